@@ -1,0 +1,2 @@
+//! The annulus command.
+fn main() {}

@@ -1,0 +1,8 @@
+//! Links between ranks.
+//!
+//! [`link`] is the contract; each transport is a folder that fulfils it, and the conformance suite in
+//! `tests/` runs over all of them.
+
+pub mod doorbell;
+pub mod link;
+pub mod memory;

@@ -1,0 +1,184 @@
+//! The contract of a link: what every transport gives, and all that an executor knows of one.
+//!
+//! A link carries messages in order from one rank to another. A message is cut into **pieces**; each
+//! opens with the call's [`Fingerprint`] and its length. A link holds at least
+//! [`MIN_LINK_CHUNKS`](annulus_plan::MIN_LINK_CHUNKS) chunks (of [`Fabric::max_chunk_bytes`]) that nobody has received, so that this much can be sent without waiting for the receiver.
+//!
+//! Nothing here blocks. A call that cannot go on says so, and the caller comes back later, after
+//! it has spun, yielded or slept on its [`Doorbell`](crate::doorbell::Doorbell).
+
+use annulus_plan::{Fingerprint, Rank};
+
+use crate::memory::Store;
+
+/// The sending end.
+pub trait SendLink: Send {
+    /// Sends the beginning of `bytes`, as much as there is room for, as one piece of at most
+    /// `max_piece` bytes; returns how many bytes were taken. `None`: no room now.
+    ///
+    /// An empty `bytes` sends an empty piece and returns `Some(0)`. A stream transport may take a
+    /// piece partly: until the message is through, the caller presents the rest of the same
+    /// bytes in the next call. `store` is how memory transports write their slots.
+    fn try_send(
+        &mut self,
+        fingerprint: &Fingerprint,
+        bytes: &[u8],
+        max_piece: usize,
+        store: Store,
+    ) -> Result<Option<usize>, LinkError>;
+
+    /// Hands the receiver a reference to `bytes` instead of a copy, where it can see that memory;
+    /// `None`: it cannot, or no room now: use [`try_send`](Self::try_send). The whole of `bytes` is one piece.
+    ///
+    /// # Safety
+    /// `bytes` stays valid, and is not written while the receiver may read it, until
+    /// [`is_idle`](Self::is_idle) returns true.
+    unsafe fn try_send_reference(
+        &mut self,
+        fingerprint: &Fingerprint,
+        bytes: &[u8],
+    ) -> Result<Option<()>, LinkError>;
+
+    /// Room for a piece of at most `max` bytes (`max` > 0) for the caller to write before
+    /// [`commit`](Self::commit); possibly shorter, but never shorter than 64 bytes unless `max` is.
+    /// `None`: no room now. The slice's length is a multiple of 8 unless it is `max`.
+    /// Its contents are unspecified. A reservation that is not committed has no effect.
+    fn try_reserve(&mut self, max: usize) -> Result<Option<&mut [u8]>, LinkError>;
+
+    /// Sends the first `bytes` bytes of the last reservation as one piece. `store` tells how they
+    /// were written: non-temporal stores need a fence before the flag.
+    fn commit(
+        &mut self,
+        fingerprint: &Fingerprint,
+        bytes: usize,
+        store: Store,
+    ) -> Result<(), LinkError>;
+
+    /// Moves on what the link itself still holds; true when nothing sent needs this process or the
+    /// caller's memory any longer: staged bytes are with the kernel, referenced bytes have been read.
+    fn is_idle(&mut self) -> Result<bool, LinkError>;
+}
+
+/// The receiving end.
+pub trait RecvLink: Send {
+    /// The next bytes of the current piece, or the next piece, where they lie. `None`: nothing yet.
+    ///
+    /// The bytes are at most what remains of the piece; a stream transport may show its beginning before the
+    /// rest arrives, always a multiple of 8 bytes unless the piece ends there.
+    fn try_peek(&mut self) -> Result<Option<Piece<'_>>, LinkError>;
+
+    /// Gives `bytes` bytes of the piece that [`try_peek`](Self::try_peek) showed back to the sender.
+    /// An empty piece is given back with 0.
+    fn consume(&mut self, bytes: usize);
+
+    /// Receives the beginning of a message straight into `dst`, where that saves a copy; the default
+    /// copies from [`try_peek`](Self::try_peek). Returns the bytes received. `None`: nothing yet.
+    /// The message must carry `expected`.
+    fn try_recv(
+        &mut self,
+        expected: &Fingerprint,
+        dst: &mut [u8],
+        store: Store,
+    ) -> Result<Option<usize>, LinkError>;
+
+    /// Lets bytes that have arrived in the kernel in, as far as the link's own room allows, so that a
+    /// sender is not held up while this rank waits elsewhere. Memory transports have nothing to do.
+    fn pump(&mut self) -> Result<(), LinkError>;
+}
+
+/// What has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// What the sender called.
+    pub fingerprint: Fingerprint,
+    /// Its bytes, as far as they are here.
+    pub bytes: &'a [u8],
+}
+
+/// Why a link failed. A link that has failed stays failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The other end is gone.
+    #[error("rank {peer} closed its link ({transport})")]
+    Closed {
+        /// The other rank.
+        peer: Rank,
+        /// Name of the transport.
+        transport: &'static str,
+    },
+    /// The sender is in another call than the receiver.
+    #[error(
+        "rank {peer} is in {}, this rank in {}: all ranks must make the same calls in the same order",
+        theirs.describe(), ours.describe()
+    )]
+    Mismatch {
+        /// The other rank.
+        peer: Rank,
+        /// What it called.
+        theirs: Fingerprint,
+        /// What this rank called.
+        ours: Fingerprint,
+    },
+    /// A piece is longer than the rest of its message.
+    #[error("rank {peer} sent {got} bytes where {expected} were left in {}", ours.describe())]
+    Length {
+        /// The other rank.
+        peer: Rank,
+        /// What this rank called.
+        ours: Fingerprint,
+        /// Bytes that the message still had room for.
+        expected: usize,
+        /// Bytes that came.
+        got: usize,
+    },
+    /// The other end broke the format.
+    #[error("rank {peer} sent a damaged message: {what}")]
+    Protocol {
+        /// The other rank.
+        peer: Rank,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The operating system failed.
+    #[error("link with rank {peer}: {operation}: {source}")]
+    Io {
+        /// The other rank.
+        peer: Rank,
+        /// What was tried.
+        operation: &'static str,
+        /// The cause.
+        source: std::io::Error,
+    },
+}
+
+/// Opens links from one rank to its peers. Both ranks of a link open their end before using it.
+pub trait Fabric: Send + Sync {
+    /// This rank.
+    fn rank(&self) -> Rank;
+
+    /// Number of ranks.
+    fn world(&self) -> usize;
+
+    /// The sending end of link `index` to `peer`. May block while the peer is being connected, at most until `deadline`.
+    fn open_send(
+        &self,
+        peer: Rank,
+        index: usize,
+        deadline: std::time::Instant,
+    ) -> Result<Box<dyn SendLink>, LinkError>;
+
+    /// The receiving end of link `index` from `peer`.
+    fn open_recv(
+        &self,
+        peer: Rank,
+        index: usize,
+        deadline: std::time::Instant,
+    ) -> Result<Box<dyn RecvLink>, LinkError>;
+
+    /// The largest chunk that this fabric's links take, in bytes.
+    fn max_chunk_bytes(&self) -> usize;
+
+    /// Name of the transport between this rank and `peer`: `proc`, `shm`, `tcp`.
+    fn transport(&self, peer: Rank) -> &'static str;
+}
