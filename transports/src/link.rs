@@ -7,6 +7,8 @@
 //! Nothing here blocks. A call that cannot go on says so, and the caller comes back later, after
 //! it has spun, yielded or slept on its [`Doorbell`](crate::doorbell::Doorbell).
 
+use std::time::{Duration, Instant};
+
 use annulus_plan::{Fingerprint, Rank};
 
 use crate::memory::Store;
@@ -26,6 +28,10 @@ pub trait SendLink: Send {
         max_piece: usize,
         store: Store,
     ) -> Result<Option<usize>, LinkError>;
+
+    /// Whether the receiver can read `bytes` bytes at `address` in place. Asked before each reference, so
+    /// it must be quick.
+    fn can_reference(&self, address: *const u8, bytes: usize) -> bool;
 
     /// Hands the receiver a reference to `bytes` instead of a copy, where it can see that memory;
     /// `None`: it cannot, or no room now: use [`try_send`](Self::try_send). The whole of `bytes` is one piece.
@@ -165,7 +171,7 @@ pub trait Fabric: Send + Sync {
         &self,
         peer: Rank,
         index: usize,
-        deadline: std::time::Instant,
+        deadline: Instant,
     ) -> Result<Box<dyn SendLink>, LinkError>;
 
     /// The receiving end of link `index` from `peer`.
@@ -173,12 +179,31 @@ pub trait Fabric: Send + Sync {
         &self,
         peer: Rank,
         index: usize,
-        deadline: std::time::Instant,
+        deadline: Instant,
     ) -> Result<Box<dyn RecvLink>, LinkError>;
+
+    /// What this rank's executor sleeps on when no link can move. One is enough for all links.
+    fn sleeper(&self) -> Box<dyn Sleeper>;
 
     /// The largest chunk that this fabric's links take, in bytes.
     fn max_chunk_bytes(&self) -> usize;
 
     /// Name of the transport between this rank and `peer`: `proc`, `shm`, `tcp`.
     fn transport(&self, peer: Rank) -> &'static str;
+}
+
+/// How a rank that has nothing to do sleeps: on its doorbell, in epoll, or both.
+///
+/// To lose no wake-up, an executor announces that it is about to sleep, tries all its lanes once more, and
+/// only then sleeps, or retracts.
+pub trait Sleeper: Send {
+    /// From here on peers ring.
+    fn announce(&mut self);
+
+    /// Takes the announcement back.
+    fn retract(&mut self);
+
+    /// Blocks until something may have happened on a link, at most `timeout`; retracts the announcement.
+    /// A ring that races with the announcement may be missed, which costs at most `timeout`.
+    fn sleep(&mut self, timeout: Duration);
 }

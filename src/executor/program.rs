@@ -1,0 +1,200 @@
+//! A plan made ready to run: spans checked, links open, kernel chosen.
+
+use std::time::Instant;
+
+use annulus_plan::{Instruction, LinkId, Plan, Rank, Span};
+use annulus_transports::link::{Fabric, LinkError};
+use annulus_transports::memory::Store;
+
+use super::Links;
+use super::buffers::Extents;
+use crate::reduce::Kernel;
+
+/// Outputs of at least this many bytes are written past the cache: two such outputs and their inputs
+/// exceed the last-level cache of common hosts (measured: the stores lose up to 4 MiB and win from 8 MiB).
+const NON_TEMPORAL_OUTPUT_BYTES: usize = 8 << 20;
+
+/// The cached result of planning: everything about a call but its buffers and its sequence number.
+pub(crate) struct Program {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) kernel: Kernel,
+    pub(super) element_bytes: usize,
+    pub(super) piece_bytes: usize,
+    pub(super) by_reference: bool,
+    pub(super) output_store: Store,
+    /// The links that the program sends on, once each.
+    pub(super) sends: Vec<usize>,
+    /// The links that the program receives from, once each.
+    pub(super) recvs: Vec<usize>,
+    scratch_bytes: usize,
+}
+
+/// One of the program's instruction lists and how far it has come.
+pub(super) struct Lane {
+    pub(super) steps: Vec<Step>,
+    pub(super) next: usize,
+    /// Bytes of the current step that have been received and dealt with, or sent where nothing is received.
+    pub(super) done: usize,
+    /// Bytes of the current step that have been passed on.
+    pub(super) sent: usize,
+}
+
+/// An instruction with its links by number and its peer at hand for messages.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    Send { to: usize, src: Span },
+    Recv { from: Source, dst: Span },
+    RecvReduce { from: Source, with: Span, dst: Span, finish: bool },
+    RecvReduceSend { from: Source, to: usize, with: Span, dst: Option<Span>, finish: bool },
+    RecvCopySend { from: Source, to: usize, dst: Span },
+    Copy { src: Span, dst: Span },
+    Reduce { a: Span, b: Span, dst: Span, finish: bool },
+}
+
+/// A receiving link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source {
+    pub(super) link: usize,
+    pub(super) peer: Rank,
+}
+
+impl Program {
+    /// Makes `plan` ready. Opens the links that it needs, which may block until `deadline`.
+    ///
+    /// # Panics
+    /// When a span of the plan lies outside `extents`: algorithms are proved never to do that, and
+    /// running such a plan would corrupt memory.
+    pub(crate) fn compile(
+        plan: &Plan,
+        extents: &Extents,
+        kernel: Kernel,
+        element_bytes: usize,
+        links: &mut Links,
+        fabric: &dyn Fabric,
+        deadline: Instant,
+    ) -> Result<Self, LinkError> {
+        let mut linker = Linker { links, fabric, deadline, sends: Vec::new(), recvs: Vec::new() };
+        let mut lanes = Vec::with_capacity(plan.lanes.len());
+        for lane in &plan.lanes {
+            let mut steps = Vec::with_capacity(lane.instructions.len());
+            for instruction in &lane.instructions {
+                for span in spans(instruction).into_iter().flatten() {
+                    assert!(extents.hold(span), "{instruction:?} leaves its buffer ({extents:?})");
+                }
+                steps.push(linker.step(instruction)?);
+            }
+            if !steps.is_empty() {
+                lanes.push(Lane { steps, next: 0, done: 0, sent: 0 });
+            }
+        }
+        let Linker { sends, recvs, .. } = linker;
+        let output_store = if extents.output >= NON_TEMPORAL_OUTPUT_BYTES {
+            Store::NonTemporal
+        } else {
+            Store::Cached
+        };
+        Ok(Self {
+            lanes,
+            kernel,
+            element_bytes,
+            piece_bytes: plan.chunk_bytes,
+            by_reference: plan.by_reference,
+            output_store,
+            sends,
+            recvs,
+            scratch_bytes: plan.scratch_bytes,
+        })
+    }
+
+    /// Bytes of scratch memory that running it needs.
+    pub(crate) fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes
+    }
+
+    /// Puts every lane at its beginning.
+    pub(super) fn rewind(&mut self) {
+        for lane in &mut self.lanes {
+            (lane.next, lane.done, lane.sent) = (0, 0, 0);
+        }
+    }
+}
+
+impl Lane {
+    pub(super) fn is_finished(&self) -> bool {
+        self.next == self.steps.len()
+    }
+
+    /// The links that the current step waits for: (receiving, sending).
+    pub(super) fn waits_for(&self) -> (Option<Source>, Option<usize>) {
+        match self.steps.get(self.next) {
+            Some(&Step::Send { to, .. }) => (None, Some(to)),
+            Some(&(Step::Recv { from, .. } | Step::RecvReduce { from, .. })) => (Some(from), None),
+            Some(
+                &(Step::RecvReduceSend { from, to, .. } | Step::RecvCopySend { from, to, .. }),
+            ) => (Some(from), Some(to)),
+            Some(Step::Copy { .. } | Step::Reduce { .. }) | None => (None, None),
+        }
+    }
+}
+
+/// Turns link identities into numbers, and remembers which ones the program uses.
+struct Linker<'a> {
+    links: &'a mut Links,
+    fabric: &'a dyn Fabric,
+    deadline: Instant,
+    sends: Vec<usize>,
+    recvs: Vec<usize>,
+}
+
+impl Linker<'_> {
+    fn step(&mut self, instruction: &Instruction) -> Result<Step, LinkError> {
+        Ok(match *instruction {
+            Instruction::Send { to, src } => Step::Send { to: self.send(to)?, src },
+            Instruction::Recv { from, dst } => Step::Recv { from: self.recv(from)?, dst },
+            Instruction::RecvReduce { from, with, dst, finish } => {
+                Step::RecvReduce { from: self.recv(from)?, with, dst, finish }
+            }
+            Instruction::RecvReduceSend { from, to, with, dst, finish } => Step::RecvReduceSend {
+                from: self.recv(from)?,
+                to: self.send(to)?,
+                with,
+                dst,
+                finish,
+            },
+            Instruction::RecvCopySend { from, to, dst } => {
+                Step::RecvCopySend { from: self.recv(from)?, to: self.send(to)?, dst }
+            }
+            Instruction::Copy { src, dst } => Step::Copy { src, dst },
+            Instruction::Reduce { a, b, dst, finish } => Step::Reduce { a, b, dst, finish },
+        })
+    }
+
+    fn send(&mut self, link: LinkId) -> Result<usize, LinkError> {
+        let number = self.links.send(link, self.fabric, self.deadline)?;
+        if !self.sends.contains(&number) {
+            self.sends.push(number);
+        }
+        Ok(number)
+    }
+
+    fn recv(&mut self, link: LinkId) -> Result<Source, LinkError> {
+        let number = self.links.recv(link, self.fabric, self.deadline)?;
+        if !self.recvs.contains(&number) {
+            self.recvs.push(number);
+        }
+        Ok(Source { link: number, peer: link.peer })
+    }
+}
+
+fn spans(instruction: &Instruction) -> [Option<Span>; 3] {
+    match *instruction {
+        Instruction::Send { src, .. } => [Some(src), None, None],
+        Instruction::Recv { dst, .. } | Instruction::RecvCopySend { dst, .. } => {
+            [Some(dst), None, None]
+        }
+        Instruction::RecvReduce { with, dst, .. } => [Some(with), Some(dst), None],
+        Instruction::RecvReduceSend { with, dst, .. } => [Some(with), dst, None],
+        Instruction::Copy { src, dst } => [Some(src), Some(dst), None],
+        Instruction::Reduce { a, b, dst, .. } => [Some(a), Some(b), Some(dst)],
+    }
+}
