@@ -1,1 +1,3 @@
 //! Annulus.
+
+pub mod launch;
