@@ -3,6 +3,10 @@
 //! [`link`] is the contract; each transport is a folder that fulfils it, and the conformance suite in
 //! `tests/` runs over all of them.
 
+pub mod acceptor;
+pub mod connect;
 pub mod doorbell;
+pub mod handshake;
 pub mod link;
 pub mod memory;
+pub mod secret;

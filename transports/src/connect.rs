@@ -1,0 +1,353 @@
+//! Reaching a peer's [acceptor](crate::acceptor).
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::handshake::{ClientHandshake, HandshakeError, Hello};
+use crate::secret::{Secret, random_bytes};
+
+/// Connects to rank `hello.target` at the first of `addresses` that leads there, and proves
+/// knowledge of `secret`. Blocks, at most until `deadline`. `TCP_NODELAY` is set on the result.
+///
+/// Addresses that refuse, stay silent, or do not know the rank yet are tried again until the deadline;
+/// those where something else than a rank of this job answers are not.
+pub fn connect_tcp(
+    addresses: &[SocketAddr],
+    secret: &Secret,
+    hello: Hello,
+    deadline: Instant,
+) -> Result<TcpStream, ConnectError> {
+    connect(addresses, secret, hello, deadline)
+}
+
+/// Connects to rank `hello.target` at an abstract Unix socket of this host, and proves knowledge of
+/// `secret`. Blocks, at most until `deadline`.
+///
+/// A name that nobody listens at is an error at once: the process has ended, or is in another network
+/// namespace.
+pub fn connect_unix(
+    name: &[u8],
+    secret: &Secret,
+    hello: Hello,
+    deadline: Instant,
+) -> Result<UnixStream, ConnectError> {
+    connect(&[name.to_vec()], secret, hello, deadline)
+}
+
+/// Why a rank could not be reached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// There was nowhere to go.
+    #[error("rank {target} offers no address to connect to")]
+    NoAddress {
+        /// The rank to be reached.
+        target: u32,
+    },
+    /// No address led to the rank.
+    #[error(
+        "rank {rank} cannot reach rank {target} after {:.1} s: {}; {}",
+        waited.as_secs_f64(), List(attempts), remedy(attempts)
+    )]
+    Unreachable {
+        /// The rank that tried.
+        rank: u32,
+        /// The rank to be reached.
+        target: u32,
+        /// Every address with the outcome of its last attempt.
+        attempts: Vec<Attempt>,
+        /// How long it was tried.
+        waited: Duration,
+    },
+    /// This process has no random number for the handshake.
+    #[error("cannot connect to rank {target}: no random numbers from the system: {source}")]
+    Random {
+        /// The rank to be reached.
+        target: u32,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// Where a connection was tried, and what came of it.
+#[derive(Debug)]
+pub struct Attempt {
+    /// Where.
+    pub endpoint: Endpoint,
+    /// What came of the last attempt; `None`: the deadline had passed before the first.
+    pub failure: Option<AttemptError>,
+}
+
+/// Where a peer can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Address and port.
+    Tcp(SocketAddr),
+    /// Name of an abstract Unix socket.
+    Unix(Vec<u8>),
+}
+
+/// Why one attempt to connect failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttemptError {
+    /// No connection.
+    #[error("{0}")]
+    Connect(io::Error),
+    /// The connection broke, or the other end fell silent, during the handshake.
+    #[error("connected, but the handshake broke off: {0}")]
+    Broken(io::Error),
+    /// The other end is no rank of this job.
+    #[error("{0}")]
+    Handshake(HandshakeError),
+}
+
+/// The first pause before another round over all addresses; doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// How long the first round waits for an address that stays silent; doubles up to
+/// [`LONGEST_PATIENCE`], so that one unreachable address does not use up the deadline of the others.
+const FIRST_PATIENCE: Duration = Duration::from_secs(1);
+const LONGEST_PATIENCE: Duration = Duration::from_secs(16);
+
+/// Goes round `addresses` until one of them accepts.
+fn connect<S: Transport>(
+    addresses: &[S::Address],
+    secret: &Secret,
+    hello: Hello,
+    deadline: Instant,
+) -> Result<S, ConnectError> {
+    let target = hello.target;
+    if addresses.is_empty() {
+        return Err(ConnectError::NoAddress { target });
+    }
+    let start = Instant::now();
+    let untried = |address| Attempt { endpoint: S::endpoint(address), failure: None };
+    let mut attempts: Vec<Attempt> = addresses.iter().map(untried).collect();
+    let is_hopeless =
+        |attempt: &Attempt| attempt.failure.as_ref().is_some_and(AttemptError::is_final::<S>);
+    let mut pause = FIRST_PAUSE;
+    let mut patience = FIRST_PATIENCE;
+    loop {
+        let random = |source| ConnectError::Random { target, source };
+        for (address, attempt) in addresses.iter().zip(&mut attempts) {
+            if is_hopeless(attempt) {
+                continue;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let until = Instant::now() + patience.min(left);
+            let nonce = random_bytes().map_err(random)?;
+            let handshake = ClientHandshake::new(secret, hello, nonce);
+            let outcome = S::open(address, patience.min(left))
+                .map_err(AttemptError::Connect)
+                .and_then(|stream| shake_hands(stream, handshake, until));
+            match outcome {
+                Ok(stream) => return Ok(stream),
+                Err(error) => attempt.failure = Some(error),
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || attempts.iter().all(is_hopeless) {
+            let waited = start.elapsed();
+            return Err(ConnectError::Unreachable { rank: hello.rank, target, attempts, waited });
+        }
+        // Ranks that wait for the same root spread out.
+        let jitter = 0.5 + f64::from(random_bytes().map_err(random)?[0]) / 512.0;
+        std::thread::sleep(pause.mul_f64(jitter).min(left));
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        patience = (patience * 2).min(LONGEST_PATIENCE);
+    }
+}
+
+/// Carries out the client's side of the handshake on a blocking stream.
+fn shake_hands<S: Transport>(
+    mut stream: S,
+    mut handshake: ClientHandshake,
+    until: Instant,
+) -> Result<S, AttemptError> {
+    let mut buffer = [0; 64];
+    while !handshake.is_accepted() {
+        while !handshake.output().is_empty() {
+            stream.set_patience(Some(time_left(until)?)).map_err(AttemptError::Broken)?;
+            match stream.write(handshake.output()) {
+                Ok(count) => handshake.sent(count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(AttemptError::Broken(timed_out(error))),
+            }
+        }
+        stream.set_patience(Some(time_left(until)?)).map_err(AttemptError::Broken)?;
+        let wanted = handshake.wants().min(buffer.len());
+        match stream.read(&mut buffer[..wanted]) {
+            Ok(0) => {
+                let error = io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the other end");
+                return Err(AttemptError::Broken(error));
+            }
+            Ok(count) => {
+                handshake.receive(&buffer[..count]).map_err(AttemptError::Handshake)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(AttemptError::Broken(timed_out(error))),
+        }
+    }
+    stream.set_patience(None).map_err(AttemptError::Broken)?;
+    Ok(stream)
+}
+
+fn time_left(until: Instant) -> Result<Duration, AttemptError> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(AttemptError::Broken(Errno::TIMEDOUT.into())) } else { Ok(left) }
+}
+
+/// A socket timeout shows as "resource temporarily unavailable": say what it means.
+fn timed_out(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { Errno::TIMEDOUT.into() } else { error }
+}
+
+/// A kind of stream, and how one is opened.
+trait Transport: Read + Write + Sized {
+    type Address;
+
+    fn endpoint(address: &Self::Address) -> Endpoint;
+
+    /// Connects; waits at most `patience`.
+    fn open(address: &Self::Address, patience: Duration) -> io::Result<Self>;
+
+    /// Whether opening may succeed later although it failed with `error`.
+    fn may_recover(error: &io::Error) -> bool;
+
+    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()>;
+}
+
+impl Transport for TcpStream {
+    type Address = SocketAddr;
+
+    fn endpoint(address: &SocketAddr) -> Endpoint {
+        Endpoint::Tcp(*address)
+    }
+
+    fn open(address: &SocketAddr, patience: Duration) -> io::Result<Self> {
+        let stream = Self::connect_timeout(address, patience)?;
+        // A port of this host that nobody listens at can be chosen as the client's own: then it
+        // has connected to itself.
+        if stream.local_addr()? == stream.peer_addr()? {
+            return Err(Errno::CONNREFUSED.into());
+        }
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    fn may_recover(error: &io::Error) -> bool {
+        error.kind() != io::ErrorKind::InvalidInput
+            && !matches!(
+                Errno::from_io_error(error),
+                Some(Errno::AFNOSUPPORT | Errno::INVAL | Errno::MFILE | Errno::NFILE)
+            )
+    }
+
+    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(patience)?;
+        self.set_write_timeout(patience)
+    }
+}
+
+impl Transport for UnixStream {
+    type Address = Vec<u8>;
+
+    fn endpoint(address: &Vec<u8>) -> Endpoint {
+        Endpoint::Unix(address.clone())
+    }
+
+    fn open(address: &Vec<u8>, _: Duration) -> io::Result<Self> {
+        let mut path = vec![0];
+        path.extend_from_slice(address);
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // A blocking connect waits without limit when the listener's queue is full.
+        socket.set_nonblocking(true)?;
+        socket.connect(&SockAddr::unix(OsStr::from_bytes(&path))?)?;
+        socket.set_nonblocking(false)?;
+        Ok(Self::from(OwnedFd::from(socket)))
+    }
+
+    fn may_recover(error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::WouldBlock
+    }
+
+    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(patience)?;
+        self.set_write_timeout(patience)
+    }
+}
+
+impl AttemptError {
+    /// Whether trying again is pointless.
+    fn is_final<S: Transport>(&self) -> bool {
+        match self {
+            Self::Connect(error) => !S::may_recover(error),
+            Self::Broken(_) => false,
+            Self::Handshake(error) => {
+                !matches!(error, HandshakeError::NotRegistered | HandshakeError::Busy)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(name) => write!(f, "@{}", name.escape_ascii()),
+        }
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.failure {
+            Some(failure) => write!(f, "{}: {failure}", self.endpoint),
+            None => write!(f, "{}: the deadline passed before it was tried", self.endpoint),
+        }
+    }
+}
+
+struct List<'a>(&'a [Attempt]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, attempt) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{attempt}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What to do about the most telling failure.
+fn remedy(attempts: &[Attempt]) -> &'static str {
+    let any = |test: fn(&AttemptError) -> bool| {
+        attempts.iter().filter_map(|attempt| attempt.failure.as_ref()).any(test)
+    };
+    if any(|failure| matches!(failure, AttemptError::Handshake(HandshakeError::Version { .. }))) {
+        "all ranks must run the same version of Annulus"
+    } else if any(|failure| {
+        matches!(failure, AttemptError::Handshake(HandshakeError::NotRegistered))
+    }) {
+        "check that both ranks were given the same unique id and that the rank has started"
+    } else if any(|failure| matches!(failure, AttemptError::Handshake(_))) {
+        "check that the address and port belong to this job"
+    } else {
+        "check that the rank is alive and that no firewall is between; \
+         choose the network with ANNULUS_SOCKET_IFNAME"
+    }
+}
