@@ -4,9 +4,11 @@
 //! `tests/` runs over all of them.
 
 pub mod acceptor;
+pub mod composite;
 pub mod connect;
 pub mod doorbell;
 pub mod handshake;
 pub mod link;
 pub mod memory;
 pub mod secret;
+pub mod tcp;
