@@ -12,6 +12,8 @@ mod data_type;
 mod fingerprint;
 mod plan;
 mod reduce_op;
+pub mod simulator;
+pub mod topology;
 
 pub use collective::{CallError, Collective, CollectiveKind, Rank};
 pub use data_type::DataType;
