@@ -6,8 +6,11 @@
 pub mod acceptor;
 pub mod composite;
 pub mod connect;
+pub mod descriptor;
 pub mod doorbell;
 pub mod handshake;
+pub mod host;
+pub mod interface;
 pub mod link;
 pub mod memory;
 pub mod secret;
