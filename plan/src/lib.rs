@@ -9,6 +9,7 @@
 pub mod algorithms;
 mod collective;
 mod data_type;
+mod exchange;
 mod fingerprint;
 mod plan;
 mod reduce_op;
@@ -17,6 +18,7 @@ pub mod topology;
 
 pub use collective::{CallError, Collective, CollectiveKind, Rank};
 pub use data_type::DataType;
+pub use exchange::{CountArgument, Direction, Exchange, ExchangeError, Transfer};
 pub use fingerprint::{Description, Fingerprint};
 pub use plan::{Buffer, Instruction, Lane, LinkId, MIN_LINK_CHUNKS, Plan, Span};
 pub use reduce_op::{ReduceKind, ReduceOp, Scalar};
