@@ -1,0 +1,182 @@
+//! The proof of a call: runs the plans of all ranks symbolically and says what is wrong with them.
+//!
+//! [`verify`] proves for the plans of one collective, [`verify_exchange`] for those of any other
+//! exchange of bytes, that
+//!
+//! * **provenance**: each output element holds what the call promises; a reduction holds each
+//!   rank's contribution exactly once, in one order that is the same on every rank that holds it, and is
+//!   finished exactly once, at its last combination; no undefined byte is read;
+//! * **progress**: no lane waits for ever. Lanes are sequential and links bounded, which makes
+//!   the plans a Kahn network: whether it comes to its end does not depend on the schedule, so
+//!   one schedule decides;
+//! * **links**: each is written by one lane and read by one lane, and carries what the reader expects;
+//! * **bounds**: spans lie within their buffers, on element boundaries, and no input is written;
+//! * **order**: any two accesses of the same bytes by different lanes, one of them a write, are
+//!   ordered by messages. Waiting for room in a link does not count as order. Where a plan allows
+//!   references ([`Plan::by_reference`]), the bytes of a `Send` count as read until they are received.
+//!
+//! Order is proved for pieces of [`Plan::chunk_bytes`]; a link that cuts finer keeps it unless two
+//! lanes share bytes of one chunk.
+//!
+//! ```
+//! use annulus_plan::verifier::{Fault, Limits, verify};
+//! use annulus_plan::{Buffer, Collective, DataType, Instruction, Lane, LinkId, Plan, Span};
+//!
+//! let call = Collective::broadcast(2, DataType::U8, 0, 8).expect("valid");
+//! let span = |buffer| Span { buffer, offset: 0, bytes: 8 };
+//! let link = |peer| LinkId { peer, index: 0 };
+//! let plan = |rank, instructions| Plan {
+//!     rank,
+//!     world: 2,
+//!     lanes: vec![Lane { channel: 0, instructions }],
+//!     scratch_bytes: 0,
+//!     chunk_bytes: 64,
+//!     by_reference: true,
+//! };
+//! let root = vec![
+//!     Instruction::Copy { src: span(Buffer::Input), dst: span(Buffer::Output) },
+//!     Instruction::Send { to: link(1), src: span(Buffer::Input) },
+//! ];
+//! let leaf = vec![Instruction::Recv { from: link(0), dst: span(Buffer::Output) }];
+//! let plans = [plan(0, root.clone()), plan(1, leaf)];
+//! assert!(verify(&call, &plans, &Limits::default()).is_ok());
+//!
+//! // The leaf forgets to receive.
+//! let plans = [plan(0, root), plan(1, vec![])];
+//! assert!(matches!(
+//!     verify(&call, &plans, &Limits::default()),
+//!     Err(Fault::Unreceived { .. })
+//! ));
+//! ```
+
+mod contents;
+mod fault;
+mod layout;
+mod memory;
+mod order;
+mod progress;
+mod structure;
+mod value;
+
+pub use contents::{Arrival, Contents};
+pub use fault::{Blocked, Fault, Link, Place, Wait};
+
+use crate::{Collective, CollectiveKind, MIN_LINK_CHUNKS, Plan};
+use layout::Layout;
+use progress::Run;
+use structure::Program;
+
+/// What the proof may assume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many pieces a link holds that nobody has received; a piece counts in full however short it is.
+    /// Plans must make do with [`MIN_LINK_CHUNKS`].
+    pub link_chunks: usize,
+    /// Whether executors hand out references where a plan allows it ([`Plan::by_reference`]). When
+    /// false, that claim is not checked.
+    pub references: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { link_chunks: MIN_LINK_CHUNKS, references: true }
+    }
+}
+
+/// What was proved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Messages between ranks.
+    pub messages: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Pairs of accesses to the same memory that only messages order.
+    pub orderings: usize,
+}
+
+/// Proves the plans of all ranks, `plans[r]` of rank r, for `call`. If `call` is in place, it is on every rank.
+///
+/// # Errors
+/// The first [`Fault`] found.
+pub fn verify(call: &Collective, plans: &[Plan], limits: &Limits) -> Result<Report, Fault> {
+    verify_each(&vec![*call; call.world()], plans, limits)
+}
+
+/// The same where ranks differ in whether they are in place: `calls[r]` is rank r's call.
+///
+/// # Errors
+/// The first [`Fault`] found; [`Fault::Calls`] if the calls differ in anything else.
+pub fn verify_each(calls: &[Collective], plans: &[Plan], limits: &Limits) -> Result<Report, Fault> {
+    let Some(call) = calls.first() else {
+        return Err(Fault::World { plans: plans.len(), world: 0 });
+    };
+    let same = |other: &Collective| other.with_in_place(false) == call.with_in_place(false);
+    if let Some(rank) = calls.iter().position(|other| !same(other)) {
+        return Err(Fault::Calls { rank, call: calls[rank].to_string(), first: call.to_string() });
+    }
+    if calls.len() != call.world() {
+        return Err(Fault::World { plans: calls.len(), world: call.world() });
+    }
+    let layouts: Vec<Layout> = calls
+        .iter()
+        .zip(plans)
+        .enumerate()
+        .map(|(rank, (call, plan))| Layout::of_collective(call, rank, plan.scratch_bytes))
+        .collect();
+    let rules = Rules {
+        unit: call.dtype().size(),
+        world: call.world(),
+        reduces: call.kind().reduces(),
+        empty_messages: call.kind() == CollectiveKind::Barrier,
+    };
+    let run = prove(&rules, &layouts, plans, limits)?;
+    match call.kind() {
+        CollectiveKind::Barrier => run.history.everybody_hears_of_everybody(call.world())?,
+        _ => contents::check_collective(calls, &layouts, &run)?,
+    }
+    Ok(run.report())
+}
+
+/// Proves plans that only move bytes: groups of sends and receives, all-to-all-v. `contents[r]` says what
+/// rank r begins with and must end with; `plans[r]` is its plan. `unit` is the size in bytes that
+/// every offset and length is a multiple of, at least 1.
+///
+/// # Errors
+/// The first [`Fault`] found; [`Fault::Arrival`] if `contents` names bytes that no buffer has.
+pub fn verify_exchange(
+    unit: usize,
+    contents: &[Contents],
+    plans: &[Plan],
+    limits: &Limits,
+) -> Result<Report, Fault> {
+    let layouts: Vec<Layout> = contents
+        .iter()
+        .zip(plans)
+        .map(|(contents, plan)| Layout::of_exchange(contents, unit, plan.scratch_bytes))
+        .collect();
+    let unit = unit.max(1);
+    let rules = Rules { unit, world: contents.len(), reduces: false, empty_messages: true };
+    if plans.len() == contents.len() {
+        contents::check_description(contents, &layouts)?;
+    }
+    let run = prove(&rules, &layouts, plans, limits)?;
+    contents::check_exchange(contents, &layouts, &run)?;
+    Ok(run.report())
+}
+
+/// What the kind of call allows its plans.
+struct Rules {
+    /// Element size in bytes.
+    unit: usize,
+    world: usize,
+    reduces: bool,
+    empty_messages: bool,
+}
+
+/// Everything but the final contents.
+fn prove(rules: &Rules, layouts: &[Layout], plans: &[Plan], limits: &Limits) -> Result<Run, Fault> {
+    let program = Program::check(rules, layouts, plans)?;
+    let run = Run::to_the_end(program, layouts, limits)?;
+    run.check_order(layouts)?;
+    Ok(run)
+}
