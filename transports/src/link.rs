@@ -146,6 +146,26 @@ pub enum LinkError {
         /// What is wrong with it.
         what: String,
     },
+    /// An end of a link was opened a second time. An end belongs to whoever opened it first.
+    #[error("link {index} with rank {peer} is already open ({transport})")]
+    AlreadyOpen {
+        /// The other rank.
+        peer: Rank,
+        /// Number of the link.
+        index: usize,
+        /// Name of the transport.
+        transport: &'static str,
+    },
+    /// There is no such link.
+    #[error("no link {index} with rank {peer}: {why}")]
+    NoSuchLink {
+        /// The other rank.
+        peer: Rank,
+        /// Number of the link.
+        index: usize,
+        /// Which bound it exceeds.
+        why: String,
+    },
     /// The operating system failed.
     #[error("link with rank {peer}: {operation}: {source}")]
     Io {
