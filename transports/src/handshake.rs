@@ -18,6 +18,9 @@
 //! [`ClientHandshake`] and [`ServerHandshake`] are state machines: bytes in, bytes out. They know
 //! no socket, no clock and no random generator.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use crate::secret::{KeyId, Secret};

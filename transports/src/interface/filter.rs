@@ -53,11 +53,11 @@ impl Filter {
 }
 
 impl fmt::Display for Filter {
-    /// The text that [`Filter::parse`] reads, in quotes.
+    /// The text that [`Filter::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exclude = if self.exclude { "^" } else { "" };
         let exact = if self.exact { "=" } else { "" };
-        write!(f, "\"{exclude}{exact}{}\"", self.names.join(","))
+        write!(f, "{exclude}{exact}{}", self.names.join(","))
     }
 }
 

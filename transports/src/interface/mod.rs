@@ -94,7 +94,7 @@ pub fn local_address_toward(destination: SocketAddr) -> io::Result<IpAddr> {
 pub enum InterfaceError {
     /// The filter leaves nothing.
     #[error(
-        "no interface that is up and has an address matches {filter} \
+        "no interface that is up and has an address matches \"{filter}\" \
          (ANNULUS_SOCKET_IFNAME or NCCL_SOCKET_IFNAME); this host has {}",
         Listed(available)
     )]

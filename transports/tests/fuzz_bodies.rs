@@ -1,0 +1,60 @@
+//! The bodies of the fuzz targets, over the committed corpus and over random input.
+
+#[path = "../../fuzz/bodies/handshake_client.rs"]
+mod handshake_client;
+#[path = "../../fuzz/bodies/handshake_server.rs"]
+mod handshake_server;
+#[path = "../../fuzz/bodies/interface_filter.rs"]
+mod interface_filter;
+#[path = "../../fuzz/replay.rs"]
+mod replay;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use replay::replay;
+
+#[test]
+fn corpus() {
+    replay("handshake_server", handshake_server::run);
+    replay("handshake_client", handshake_client::run);
+    replay("interface_filter", interface_filter::run);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn server_believes_no_random_bytes(data in vec(any::<u8>(), 0..300)) {
+        handshake_server::run(&data);
+    }
+
+    #[test]
+    fn client_believes_no_random_bytes(data in vec(any::<u8>(), 0..300)) {
+        handshake_client::run(&data);
+    }
+
+    /// One bit anywhere is enough.
+    #[test]
+    fn server_notices_each_flipped_bit(piece: u8, byte in 0_usize..120, bit in 0..8) {
+        handshake_server::run(&flip(piece, byte, bit));
+    }
+
+    #[test]
+    fn client_notices_each_flipped_bit(piece: u8, byte in 0_usize..100, bit in 0..8) {
+        handshake_client::run(&flip(piece, byte, bit));
+    }
+
+    #[test]
+    fn filters_read_back(text in "[\\^=]{0,2}[ a-z0-9,.:=^/\"-]{0,24}") {
+        interface_filter::run(text.as_bytes());
+    }
+}
+
+/// Input for a handshake's body: an honest peer with one bit changed.
+fn flip(piece: u8, byte: usize, bit: i32) -> Vec<u8> {
+    let mut data = vec![0; byte + 3];
+    data[0] = piece;
+    data[1] = 1;
+    data[byte + 2] = 1 << bit;
+    data
+}
