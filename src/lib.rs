@@ -1,5 +1,6 @@
 //! Annulus.
 
+pub mod bootstrap;
 mod element;
 pub mod launch;
 mod reduce;
