@@ -17,6 +17,5 @@ pub mod memory;
 pub mod proc;
 pub mod ring;
 pub mod secret;
-pub mod shm;
 pub mod tcp;
 pub mod wait;

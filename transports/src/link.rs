@@ -166,14 +166,6 @@ pub enum LinkError {
         /// Which bound it exceeds.
         why: String,
     },
-    /// Memory cannot be shared with the other rank.
-    #[error("link with rank {peer}: {source}")]
-    Segment {
-        /// The other rank.
-        peer: Rank,
-        /// The cause.
-        source: crate::shm::SegmentError,
-    },
     /// The operating system failed.
     #[error("link with rank {peer}: {operation}: {source}")]
     Io {
@@ -187,6 +179,9 @@ pub enum LinkError {
 }
 
 /// Opens links from one rank to its peers. Both ranks of a link open their end before using it.
+///
+/// An end that is dropped closes the link. The two links of the same index between two ranks may share a
+/// connection and then close together, so that links are kept as long as any is used.
 pub trait Fabric: Send + Sync {
     /// This rank.
     fn rank(&self) -> Rank;

@@ -8,6 +8,8 @@ mod handshake_server;
 mod interface_filter;
 #[path = "../../fuzz/replay.rs"]
 mod replay;
+#[path = "../../fuzz/bodies/tcp_inbox.rs"]
+mod tcp_inbox;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -18,6 +20,7 @@ fn corpus() {
     replay("handshake_server", handshake_server::run);
     replay("handshake_client", handshake_client::run);
     replay("interface_filter", interface_filter::run);
+    replay("tcp_inbox", tcp_inbox::run);
 }
 
 proptest! {
@@ -42,6 +45,19 @@ proptest! {
     #[test]
     fn client_notices_each_flipped_bit(piece: u8, byte in 0_usize..100, bit in 0..8) {
         handshake_client::run(&flip(piece, byte, bit));
+    }
+
+    #[test]
+    fn tcp_links_survive_any_stream(data in vec(any::<u8>(), 0..2000)) {
+        tcp_inbox::run(&data);
+    }
+
+    /// Damage to one byte of an honest stream, header or payload.
+    #[test]
+    fn tcp_links_survive_damage(step: u8, turns: u8, at in 0_usize..800, mask: u8) {
+        let mut data = vec![0; at + 4];
+        (data[0], data[1], data[2], data[at + 3]) = (step, turns, 1, mask);
+        tcp_inbox::run(&data);
     }
 
     #[test]

@@ -1,45 +1,20 @@
 //! TCP links over real sockets, on the loopback interface.
 
-use std::collections::HashMap;
+#[path = "loopback/mod.rs"]
+mod loopback;
+
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use annulus_plan::{CollectiveKind, DataType, Fingerprint, Rank};
+use annulus_plan::{CollectiveKind, DataType, Fingerprint};
 use annulus_transports::link::{Fabric, LinkError, RecvLink, SendLink};
 use annulus_transports::memory::Store;
-use annulus_transports::tcp::{Header, Options, StreamSource, TcpFabric};
+use annulus_transports::tcp::{Header, Options, TcpFabric};
+use loopback::fabric_and_peer;
 
-/// Sockets connected beforehand, one rank's ends.
-struct Table(Mutex<HashMap<(Rank, usize), TcpStream>>);
-
-impl StreamSource for Table {
-    fn stream(&self, peer: Rank, index: usize, _: Instant) -> Result<TcpStream, LinkError> {
-        let stream = self.0.lock().expect("unpoisoned").remove(&(peer, index));
-        stream.ok_or(LinkError::Closed { peer, transport: "tcp" })
-    }
-}
-
-fn socket_pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let address = listener.local_addr().expect("bound");
-    let one = TcpStream::connect(address).expect("listening");
-    let (two, _) = listener.accept().expect("connected");
-    (one, two)
-}
-
-fn fabric(rank: Rank, sockets: impl IntoIterator<Item = TcpStream>, options: Options) -> TcpFabric {
-    let sockets =
-        sockets.into_iter().enumerate().map(|(index, socket)| ((1 - rank, index), socket));
-    let source = Arc::new(Table(Mutex::new(sockets.collect())));
-    TcpFabric::new(rank, 2, source, options).expect("an epoll descriptor")
-}
-
-/// Two ranks with `sockets` sockets between them.
-fn fabrics(sockets: usize, options: Options) -> (TcpFabric, TcpFabric) {
-    let (ones, twos): (Vec<_>, Vec<_>) = (0..sockets).map(|_| socket_pair()).unzip();
-    (fabric(0, ones, options), fabric(1, twos, options))
+fn fabrics(options: Options) -> (TcpFabric, TcpFabric) {
+    let mut fabrics = loopback::fabrics(2, options).into_iter();
+    (fabrics.next().expect("two"), fabrics.next().expect("two"))
 }
 
 fn open_send(fabric: &TcpFabric, index: usize) -> Box<dyn SendLink> {
@@ -90,7 +65,7 @@ fn exchange(
 }
 
 fn exchange_between_threads(bytes: usize, chunk: usize, options: Options) {
-    let (one, two) = fabrics(1, options);
+    let (one, two) = fabrics(options);
     std::thread::scope(|scope| {
         for fabric in [&one, &two] {
             scope.spawn(move || {
@@ -120,7 +95,7 @@ fn a_socket_that_takes_little_at_a_time() {
 #[test]
 fn two_chunks_are_sent_while_the_receiver_only_pumps() {
     let options = Options { max_chunk_bytes: 1 << 20, socket_buffer_bytes: 64 << 10 };
-    let (one, two) = fabrics(1, options);
+    let (one, two) = fabrics(options);
     let (mut send, mut recv) = (open_send(&one, 0), open_recv(&two, 0));
     let chunk = payload(5, 1 << 20);
     for reserved in [true, false] {
@@ -157,7 +132,7 @@ fn two_chunks_are_sent_while_the_receiver_only_pumps() {
 
 #[test]
 fn links_of_different_indices_do_not_mix() {
-    let (one, two) = fabrics(3, Options::default());
+    let (one, two) = fabrics(Options::default());
     // Opened in different orders at the two ends.
     let mut sends: Vec<_> = (0..3).map(|index| open_send(&one, index)).collect();
     let mut recvs: Vec<_> = (0..3).rev().map(|index| open_recv(&two, index)).collect();
@@ -173,7 +148,6 @@ fn links_of_different_indices_do_not_mix() {
     }
     assert_eq!(one.transport(1), "tcp");
     assert!(matches!(one.open_send(1, 0, Instant::now()), Err(LinkError::Io { peer: 1, .. })));
-    assert!(matches!(one.open_send(1, 3, Instant::now()), Err(LinkError::Closed { peer: 1, .. })));
 }
 
 /// The error that waiting for a message ends with.
@@ -188,7 +162,7 @@ fn wait_for_failure(recv: &mut dyn RecvLink) -> LinkError {
 
 #[test]
 fn a_peer_that_goes_closes_its_links() {
-    let (one, two) = fabrics(1, Options::default());
+    let (one, two) = fabrics(Options::default());
     let (send, mut recv) = (open_send(&one, 0), open_recv(&two, 0));
     drop(send);
     let error = wait_for_failure(&mut *recv);
@@ -223,8 +197,7 @@ fn a_stream_that_breaks_the_format_is_refused() {
         (late.to_bytes(), "piece 1 where piece 0 was due"),
         ([0xA5; 32], "piece 11936128518282651045 where piece 0 was due"),
     ] {
-        let (mut stranger, socket) = socket_pair();
-        let two = fabric(1, [socket], Options::default());
+        let (two, mut stranger) = fabric_and_peer(Options::default());
         let mut recv = open_recv(&two, 0);
         stranger.write_all(&bytes).expect("open");
         let error = wait_for_failure(&mut *recv);
@@ -237,7 +210,7 @@ fn a_stream_that_breaks_the_format_is_refused() {
 #[test]
 fn a_sleeper_wakes_for_bytes_for_room_and_for_the_end() {
     let options = Options { max_chunk_bytes: 1 << 20, socket_buffer_bytes: 64 << 10 };
-    let (one, two) = fabrics(1, options);
+    let (one, two) = fabrics(options);
     let hour = Duration::from_secs(3600);
     let bytes = 4 << 20;
     std::thread::scope(|scope| {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use crate::{Buffer, Rank, Span};
 
+use super::Arrival;
+
 /// An instruction of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
@@ -192,7 +194,7 @@ pub enum Fault {
         /// The destination.
         dst: Span,
     },
-    /// A message without bytes outside a barrier.
+    /// A message without bytes outside a barrier or an exchange.
     #[error("{at}: an empty message")]
     EmptyMessage {
         /// Where.
@@ -241,22 +243,6 @@ pub enum Fault {
     /// Bytes are read that nobody wrote.
     #[error("{at}: reads {}, which is undefined", Shown(*span))]
     Undefined {
-        /// Where.
-        at: Place,
-        /// The element.
-        span: Span,
-    },
-    /// A reduction reads input that it has overwritten: what stands there is no contribution.
-    #[error("{at}: reads {} as input, which has been overwritten", Shown(*span))]
-    NoContribution {
-        /// Where.
-        at: Place,
-        /// The element.
-        span: Span,
-    },
-    /// A reduction in place reads its contribution through the output, where `premul-sum` does not multiply.
-    #[error("{at}: reads its contribution from {}, not from the input", Shown(*span))]
-    NotFromInput {
         /// Where.
         at: Place,
         /// The element.
@@ -328,17 +314,15 @@ pub enum Fault {
         /// Its order.
         other_found: String,
     },
-    /// A transfer of an exchange has no counterpart of its length.
-    #[error("rank {rank} moves {} to or from rank {peer}, which moves no such message", Shown(*span))]
-    Unpaired {
-        /// Whose transfer.
+    /// An exchange is described with bytes that no buffer has, or with ends of different length.
+    #[error("rank {rank} expects {} as rank {}'s {}, but these are not both there and of one length", Shown(arrival.dst), arrival.rank, Shown(arrival.src))]
+    Arrival {
+        /// Whose description.
         rank: Rank,
-        /// The other rank.
-        peer: Rank,
-        /// The bytes.
-        span: Span,
+        /// What it says.
+        arrival: Arrival,
     },
-    /// A byte that no transfer of an exchange receives was written.
+    /// A byte of a destination that the exchange does not cover was written.
     #[error("rank {rank}: {} belongs to nobody but was written", Shown(*span))]
     Touched {
         /// Whose memory.

@@ -2,7 +2,10 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use socket2::SockRef;
 
@@ -10,9 +13,18 @@ use socket2::SockRef;
 /// less than having the kernel look at two.
 const COALESCE: usize = 256;
 
+/// How many sends in a row find no room before one asks whether the peer is still there.
+const ASK_AFTER: u32 = 64;
+
 /// A connected socket that never blocks and never raises SIGPIPE.
+///
+/// Its two directions end together: when the peer has dropped one of its two links, the other has an end too.
 #[derive(Debug)]
-pub(super) struct Connection(TcpStream);
+pub(super) struct Connection {
+    stream: TcpStream,
+    /// Sends in a row that found no room.
+    refused: AtomicU32,
+}
 
 impl Connection {
     /// Makes `stream` fit for links, with `buffer_bytes` of kernel memory in each direction.
@@ -28,34 +40,60 @@ impl Connection {
         if system_limit("rmem_max").is_some_and(|limit| buffer_bytes <= limit) {
             let _ = socket.set_recv_buffer_size(buffer_bytes);
         }
-        Ok(Self(stream))
+        Ok(Self { stream, refused: AtomicU32::new(0) })
     }
 
     /// The socket.
     pub(super) fn stream(&self) -> &TcpStream {
-        &self.0
+        &self.stream
     }
 
-    /// Tells the peer that no more will come.
+    /// Tells the peer that no more will come from here, or be taken.
     pub(super) fn finish(&self) {
         // The connection may be gone already, and then the peer knows.
-        let _ = self.0.shutdown(Shutdown::Write);
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// The end of a send. One that finds no room, time after time, may be one that nobody will ever
+    /// make room for, which the kernel does not say by itself.
+    fn sent(&self, result: rustix::io::Result<usize>) -> io::Result<usize> {
+        let error = match result {
+            Ok(bytes) => {
+                self.refused.store(0, Ordering::Relaxed);
+                return Ok(bytes);
+            }
+            Err(error) => error,
+        };
+        if error == Errno::AGAIN {
+            let refused = self.refused.load(Ordering::Relaxed) + 1;
+            self.refused.store(refused % ASK_AFTER, Ordering::Relaxed);
+            if refused == ASK_AFTER && self.peer_has_finished() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        Err(error.into())
+    }
+
+    fn peer_has_finished(&self) -> bool {
+        let mut socket = [PollFd::new(&self.stream, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut socket, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 }
 
 impl Read for &Connection {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        (&self.0).read(bytes)
+        (&self.stream).read(bytes)
     }
 
     fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        (&self.0).read_vectored(parts)
+        (&self.stream).read_vectored(parts)
     }
 }
 
 impl Write for &Connection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL)?)
+        self.sent(rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL))
     }
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -70,7 +108,7 @@ impl Write for &Connection {
             return self.write(&bytes[..total]);
         }
         let mut control = SendAncillaryBuffer::default();
-        Ok(rustix::net::sendmsg(&self.0, parts, &mut control, SendFlags::NOSIGNAL)?)
+        self.sent(rustix::net::sendmsg(&self.stream, parts, &mut control, SendFlags::NOSIGNAL))
     }
 
     fn flush(&mut self) -> io::Result<()> {

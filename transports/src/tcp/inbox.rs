@@ -171,12 +171,6 @@ impl Inbox {
         room: usize,
     ) -> Result<(), LinkError> {
         let theirs = piece.fingerprint;
-        if theirs.tag != ours.tag {
-            return Err(self.fail(Failure::Protocol(format!(
-                "it belongs to communicator {:#x}, not to {:#x}",
-                theirs.tag, ours.tag
-            ))));
-        }
         if theirs != *ours {
             return Err(self.fail(Failure::Mismatch { theirs, ours: *ours }));
         }

@@ -22,7 +22,7 @@ pub struct TcpSendLink {
 pub struct TcpRecvLink {
     connection: Arc<Connection>,
     inbox: Inbox,
-    /// Somebody waits for this link and has looked into the socket since the last pump.
+    /// Somebody waits for this link, and has found the socket empty since the last pump.
     watched: bool,
 }
 
@@ -88,10 +88,17 @@ impl Drop for TcpSendLink {
     }
 }
 
+impl Drop for TcpRecvLink {
+    fn drop(&mut self) {
+        self.connection.finish();
+    }
+}
+
 impl RecvLink for TcpRecvLink {
     fn try_peek(&mut self) -> Result<Option<Piece<'_>>, LinkError> {
-        self.watched = true;
-        self.inbox.try_peek(&mut &*self.connection)
+        let piece = self.inbox.try_peek(&mut &*self.connection)?;
+        self.watched = piece.is_none();
+        Ok(piece)
     }
 
     fn consume(&mut self, bytes: usize) {
@@ -104,8 +111,9 @@ impl RecvLink for TcpRecvLink {
         dst: &mut [u8],
         _: Store,
     ) -> Result<Option<usize>, LinkError> {
-        self.watched = true;
-        self.inbox.try_recv(&mut &*self.connection, expected, dst)
+        let received = self.inbox.try_recv(&mut &*self.connection, expected, dst)?;
+        self.watched = received.is_none();
+        Ok(received)
     }
 
     /// A link that somebody waits for is left alone once: he will look again, and then the bytes

@@ -1,7 +1,6 @@
 //! The tests, generic over the transport. A test drives both ends from one thread where it can, so that a failure repeats.
 
 use std::ops::DerefMut;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,7 @@ pub(crate) trait Harness: Sync {
 }
 
 pub(crate) struct World {
-    pub(crate) fabrics: Vec<Arc<dyn Fabric>>,
+    pub(crate) fabrics: Vec<Box<dyn Fabric>>,
     /// Memory of a rank, of the kind that peers see if they can see any.
     pub(crate) allocate: Box<dyn Fn(Rank, usize) -> Buffer + Sync>,
 }
@@ -174,6 +173,7 @@ pub(crate) fn holds_two_chunks_without_a_receiver<H: Harness>(harness: &H) {
                     None => patience -= 1,
                 }
                 sender.is_idle().expect("open");
+                receiver.pump().expect("open");
                 assert!(patience > 0, "{sent} of {size} bytes fit with {MIN_LINK_CHUNKS} chunks");
             }
         }
@@ -461,12 +461,15 @@ pub(crate) fn opens_all_pairs<H: Harness>(harness: &H) {
         assert_eq!((fabric.rank(), fabric.world()), (rank, RANKS));
     }
     let pairs = (0..RANKS).flat_map(|from| (0..RANKS).map(move |to| (from, to)));
+    // A link lives as long as its communicator: both directions of a pair may share a connection.
+    let mut open = vec![];
     for (from, to) in pairs.filter(|(from, to)| from != to) {
         let (mut sender, mut receiver) = link(&world, from, to, 0);
         let number = from * RANKS + to;
         send(&mut *sender, &call(number), &pattern(number, 100), usize::MAX);
         let got = drain(&mut *receiver, &mut *sender, &call(number), 100);
         assert_eq!(got, pattern(number, 100));
+        open.push((sender, receiver));
     }
 }
 
