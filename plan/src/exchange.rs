@@ -1,4 +1,5 @@
-//! A validated set of transfers between one rank and its peers: all-to-all-v, and groups of sends and receives.
+//! A validated set of transfers between one rank and its peers: all-to-all-v, and groups of sends
+//! and receives.
 
 use crate::{Buffer, CollectiveKind, DataType, Rank, Span};
 
@@ -11,7 +12,8 @@ pub enum Direction {
     Receive,
 }
 
-/// Bytes that go to or come from one peer. The k-th send to a peer is the peer's k-th receive from this rank.
+/// Bytes that go to or come from one peer. The k-th send to a peer is the peer's k-th receive from
+/// this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Transfer {
     /// The other rank, or this one.
@@ -35,7 +37,8 @@ impl Transfer {
 
 /// Transfers of one rank that start together and end together, validated as far as one rank can.
 ///
-/// Any order of transfers is free of deadlock, as long as each send has its receive of the same length.
+/// Any order of transfers is free of deadlock, as long as each send has its receive of the same
+/// length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Exchange {
     kind: CollectiveKind,
@@ -119,8 +122,8 @@ pub enum ExchangeError {
     },
     /// What a rank sends to itself is not what it receives from itself.
     #[error(
-        "rank {rank} sends itself {sent} bytes but receives {received} in transfer {index} of those between \
-         it and itself: give both the same count"
+        "rank {rank} sends itself {sent} bytes but receives {received} in transfer {index} of those \
+         between it and itself: give both the same count"
     )]
     SelfLength {
         /// The rank.
@@ -134,7 +137,8 @@ pub enum ExchangeError {
     },
     /// Received bytes would land on bytes that another transfer sends or receives.
     #[error(
-        "transfers {first} and {second} overlap at byte {offset} of {buffer:?}: received data needs memory of its own"
+        "transfers {first} and {second} overlap at byte {offset} of {buffer:?}: received data needs memory \
+         of its own"
     )]
     Overlap {
         /// Position of one of them in the list, from 0.
@@ -158,9 +162,9 @@ impl Exchange {
         Self::validated(CollectiveKind::PointToPoint, world, rank, transfers)
     }
 
-    /// An all-to-all-v of `rank`: `send_counts[p]` elements from element `send_displacements[p]` of the
-    /// input go to rank p, and `recv_counts[p]` elements from rank p to element `recv_displacements[p]` of the output.
-    /// The world size is `send_counts.len()`.
+    /// An all-to-all-v of `rank`: `send_counts[p]` elements from element `send_displacements[p]` of
+    /// the input go to rank p, and `recv_counts[p]` elements from rank p to element
+    /// `recv_displacements[p]` of the output. The world size is `send_counts.len()`.
     pub fn all_to_all_v(
         rank: Rank,
         dtype: DataType,

@@ -1,10 +1,11 @@
 //! The verifier against plans written by hand: what it accepts, and one plan for each fault.
 
 use annulus_plan::verifier::{
-    Arrival, Contents, Fault, Limits, Link, Place, Wait, verify, verify_each, verify_exchange,
+    Fault, Limits, Link, Place, Wait, verify, verify_each, verify_exchange,
 };
 use annulus_plan::{
-    Buffer, Collective, DataType, Instruction, Lane, LinkId, Plan, Rank, ReduceOp, Span,
+    Buffer, Collective, DataType, Direction, Exchange, Instruction, Lane, LinkId, Plan, Rank,
+    ReduceOp, Span, Transfer,
 };
 
 const CHUNK: usize = 8;
@@ -482,27 +483,62 @@ fn a_barrier_waits_for_all() {
 }
 
 #[test]
-fn exchanges_move_what_they_say() {
-    let (from, to) = (Buffer::Member(0), Buffer::Member(1));
-    let contents = |rank: Rank| Contents {
-        sources: vec![(from, 12)],
-        destinations: vec![(to, 20)],
-        arrivals: vec![Arrival { dst: span(to, 4, 12), rank: 1 - rank, src: span(from, 0, 12) }],
+fn contributions_are_read_from_the_input() {
+    let call = all_reduce(2, 8).with_in_place(true);
+    let rank = |peer, src, with| vec![vec![send(peer, src), recv(peer, scratch(0, 8)), with]];
+    let add = |a| Instruction::Reduce { a, b: scratch(0, 8), dst: output(0, 8), finish: true };
+    let both = |src, with| {
+        let mut plans =
+            plans(vec![rank(1, src, add(with)), rank(0, input(0, 8), add(input(0, 8)))]);
+        plans.iter_mut().for_each(|plan| plan.by_reference = false);
+        plans
     };
-    let contents = [contents(0), contents(1)];
-    let rank = |peer, dst| vec![vec![send(peer, span(from, 0, 12))], vec![recv(peer, dst)]];
-    let both = |dst| plans(vec![rank(1, span(to, 4, 12)), rank(0, dst)]);
-    let prove = |plans: &[Plan]| verify_exchange(4, &contents, plans, &Limits::default()).map(drop);
-    assert_eq!(prove(&both(span(to, 4, 12))), Ok(()));
-    let misplaced = prove(&both(span(to, 8, 12)));
+    let at = |instruction| Place { rank: 0, lane: 0, instruction };
+    let span = output(0, 1);
+    assert_eq!(prove(&call, &both(input(0, 8), input(0, 8))), Ok(()));
+    let found = fault(&call, &both(output(0, 8), input(0, 8)));
+    assert_eq!(found, Fault::NotFromInput { at: at(0), span });
+    let found = fault(&call, &both(input(0, 8), output(0, 8)));
+    assert_eq!(found, Fault::NotFromInput { at: at(2), span });
+    let mut again = both(input(0, 8), input(0, 8));
+    again[0].lanes[0].instructions.push(copy(input(0, 8), scratch(8, 8)));
+    assert_eq!(fault(&call, &again), Fault::NoContribution { at: at(3), span });
+}
+
+#[test]
+fn exchanges_move_what_they_say() {
+    let member = |n, offset, bytes| span(Buffer::Member(n), offset, bytes);
+    let transfer = |peer, direction, data: Span| {
+        let Span { buffer, offset, bytes } = data;
+        Transfer { peer, direction, buffer, offset, bytes }
+    };
+    let exchange = |rank: Rank, receives| {
+        let transfers = vec![
+            transfer(1 - rank, Direction::Send, member(0, 0, 12)),
+            transfer(1 - rank, Direction::Receive, member(1, 4, receives)),
+            transfer(rank, Direction::Send, member(2, 0, 2)),
+            transfer(rank, Direction::Receive, member(1, 18, 2)),
+        ];
+        Exchange::group(2, rank, transfers).expect("valid")
+    };
+    let exchanges = [exchange(0, 12), exchange(1, 12)];
+    let rank = |peer, dst| {
+        let own = copy(member(2, 0, 2), member(1, 18, 2));
+        vec![vec![send(peer, member(0, 0, 12))], vec![recv(peer, dst)], vec![own]]
+    };
+    let both = |dst| plans(vec![rank(1, member(1, 4, 12)), rank(0, dst)]);
+    let prove = |plans: &[Plan]| verify_exchange(&exchanges, plans, &Limits::default()).map(drop);
+    let right = both(member(1, 4, 12));
+    assert_eq!(prove(&right), Ok(()));
+    let misplaced = prove(&both(member(1, 0, 12)));
     assert!(matches!(misplaced, Err(Fault::Output { rank: 1, .. })), "{misplaced:?}");
-    let mut more = both(span(to, 4, 12));
-    more[0]
-        .lanes
-        .push(Lane { channel: 0, instructions: vec![copy(span(from, 0, 4), span(to, 16, 4))] });
-    assert_eq!(prove(&more), Err(Fault::Touched { rank: 0, span: span(to, 16, 4) }));
-    let mut beyond = contents.clone();
-    beyond[1].arrivals[0].src.offset = 4;
-    let found = verify_exchange(4, &beyond, &both(span(to, 4, 12)), &Limits::default());
-    assert!(matches!(found, Err(Fault::Arrival { rank: 1, .. })));
+    let mut more = right.clone();
+    more[0].lanes[1].instructions.push(copy(member(0, 0, 4), member(1, 0, 4)));
+    assert_eq!(prove(&more), Err(Fault::Touched { rank: 0, span: member(1, 0, 1) }));
+    let short = [exchange(0, 12), exchange(1, 11)];
+    let found = verify_exchange(&short, &right, &Limits::default());
+    assert_eq!(found, Err(Fault::Unpaired { rank: 1, peer: 0, span: member(1, 4, 11) }));
+    let turned = [exchange(1, 12), exchange(0, 12)];
+    let found = verify_exchange(&turned, &right, &Limits::default());
+    assert!(matches!(found, Err(Fault::Header { .. })));
 }

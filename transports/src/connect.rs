@@ -118,6 +118,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// [`LONGEST_PATIENCE`], so that one unreachable address does not use up the deadline of the others.
 const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(16);
+/// How long a handshake may take: as long as the acceptor gives it, since a client that gives up
+/// earlier leaves the acceptor with a connection that nobody holds the other end of.
+const HANDSHAKE_PATIENCE: Duration = crate::acceptor::HANDSHAKE_TIME;
 
 /// Goes round `addresses` until one of them accepts.
 fn connect<S: Transport>(
@@ -147,12 +150,14 @@ fn connect<S: Transport>(
             if left.is_zero() {
                 break;
             }
-            let until = Instant::now() + patience.min(left);
             let nonce = random_bytes().map_err(random)?;
             let handshake = ClientHandshake::new(secret, hello, nonce);
             let outcome = S::open(address, patience.min(left))
                 .map_err(AttemptError::Connect)
-                .and_then(|stream| shake_hands(stream, handshake, until));
+                .and_then(|stream| {
+                    let until = deadline.min(Instant::now() + HANDSHAKE_PATIENCE);
+                    shake_hands(stream, handshake, until)
+                });
             match outcome {
                 Ok(stream) => return Ok(stream),
                 Err(error) => attempt.failure = Some(error),

@@ -17,5 +17,6 @@ pub mod memory;
 pub mod proc;
 pub mod ring;
 pub mod secret;
+pub mod shm;
 pub mod tcp;
 pub mod wait;

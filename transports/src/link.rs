@@ -166,6 +166,14 @@ pub enum LinkError {
         /// Which bound it exceeds.
         why: String,
     },
+    /// Memory cannot be shared with the other rank.
+    #[error("link with rank {peer}: {source}")]
+    Segment {
+        /// The other rank.
+        peer: Rank,
+        /// The cause.
+        source: crate::shm::SegmentError,
+    },
     /// The operating system failed.
     #[error("link with rank {peer}: {operation}: {source}")]
     Io {

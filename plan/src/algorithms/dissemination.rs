@@ -1,5 +1,5 @@
-//! The barrier: in round k every rank tells the one 2^k places ahead that it, and all whom it has heard of,
-//! have come. After ⌈log2 n⌉ rounds everybody has heard of everybody.
+//! The barrier: in round k every rank tells the one 2^k places ahead that it, and all whom it has
+//! heard of, have come. After ⌈log2 n⌉ rounds everybody has heard of everybody.
 
 use crate::{LinkId, Plan};
 

@@ -1,12 +1,14 @@
 //! Recursive halving to combine, recursive doubling to gather, in ⌈log2 n⌉ steps each.
 //!
-//! The largest power of two of ranks, the *core*, does the work. The other ranks, the *extras*, first
-//! hand their contribution to a neighbour in the core and get their result from it at the end: of the first ranks every odd one is an extra, and the
-//! even one before it its neighbour, so that the blocks of both lie side by side.
+//! The largest power of two of ranks, the *core*, does the work. The other ranks, the *extras*,
+//! first hand their contribution to a neighbour in the core and get their result from it at the
+//! end: of the first ranks every odd one is an extra, and the even one before it its neighbour, so
+//! that the blocks of both lie side by side.
 //!
 //! In each step two ranks exchange blocks of any size, chunk by chunk: a rank sends one chunk, then
-//! receives one, so it is never more than one chunk ahead and no link fills up. What is sent is overwritten only by the
-//! result that the same partner returns later, after it has read it; so it may be sent by reference.
+//! receives one, so it is never more than one chunk ahead and no link fills up. What is sent is
+//! overwritten only by the result that the same partner returns later, after it has read it; so it
+//! may be sent by reference.
 
 use crate::{CollectiveKind, LinkId, Plan, Rank, Span};
 
@@ -75,7 +77,8 @@ struct Halving {
     last: bool,
 }
 
-/// The steps of halving, from the largest distance to the smallest. Doubling is the reverse: what was given is got back.
+/// The steps of halving, from the largest distance to the smallest. Doubling is the reverse: what
+/// was given is got back.
 fn halvings(core: Core, position: usize) -> impl DoubleEndedIterator<Item = Halving> {
     (0..core.size.ilog2()).rev().map(move |bit| {
         let distance = 1 << bit;
@@ -295,8 +298,8 @@ impl Exchange<'_> {
         self.chunks_of_blocks(0, block).chain(after)
     }
 
-    /// This channel's share of the blocks of ranks `first` to `end`, `end` excluded: block by block, or
-    /// across blocks where the share is all of them.
+    /// This channel's share of the blocks of ranks `first` to `end`, `end` excluded: block by
+    /// block, or across blocks where the share is all of them.
     fn chunks_of_blocks(&self, first: Rank, end: Rank) -> impl Iterator<Item = Part> {
         let block = self.layout.call.bytes();
         let contiguous = self.share.bytes == block;

@@ -1,4 +1,5 @@
-//! What all algorithms share: where a rank stands, where its bytes lie, and how its plan is put together.
+//! What all algorithms share: where a rank stands, where its bytes lie, and how its plan is put
+//! together.
 
 use crate::{Buffer, Collective, Instruction, Lane, LinkId, Plan, Rank, Span};
 
@@ -40,13 +41,15 @@ impl Layout<'_> {
         (self.rank + self.world() - steps) % self.world()
     }
 
-    /// All other ranks, from the next one on round the ring, so that ranks do not all begin with the same peer.
+    /// All other ranks, from the next one on round the ring, so that ranks do not all begin with
+    /// the same peer.
     pub(super) fn others(&self) -> impl Iterator<Item = Rank> {
         let (rank, world) = (self.rank, self.world());
         (1..world).map(move |steps| (rank + steps) % world)
     }
 
-    /// Each channel's share of one rank's block (of the whole, for calls with one block), without those that have none.
+    /// Each channel's share of one rank's block (of the whole, for calls with one block), without
+    /// those that have none.
     pub(super) fn shares(&self) -> impl Iterator<Item = (usize, Part)> {
         let block = Part { offset: 0, bytes: self.call.bytes() };
         let shares = self.split(block, self.choice.channels);
@@ -119,7 +122,8 @@ pub(super) fn span(buffer: Buffer, part: Part) -> Span {
     Span { buffer, offset: part.offset, bytes: part.bytes }
 }
 
-/// A lane under construction. Steps that would move nothing are left out, by both ends of a link alike.
+/// A lane under construction. Steps that would move nothing are left out, by both ends of a link
+/// alike.
 pub(super) struct Steps {
     lane: Lane,
 }

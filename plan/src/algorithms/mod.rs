@@ -30,8 +30,8 @@ pub enum Algorithm {
     /// All-reduce, reduce-scatter, all-gather.
     HalvingDoubling,
     /// One exchange straight between source and destination; sums in rank order. All-reduce (every
-    /// rank sends its whole input to every other; each channel's share must fit one chunk), reduce, reduce-scatter,
-    /// all-gather, broadcast, gather, scatter.
+    /// rank sends its whole input to every other; each channel's share must fit one chunk), reduce,
+    /// reduce-scatter, all-gather, broadcast, gather, scatter.
     OneShot,
     /// Two exchanges: every rank owns a block, reduces it for all, and sends it to all. All-reduce;
     /// broadcast (the root scatters blocks, which their owners pass on).
@@ -67,7 +67,8 @@ impl Algorithm {
         }
     }
 
-    /// Whether the algorithm knows the collective. There may still be calls of the kind that it has no plan for.
+    /// Whether the algorithm knows the collective. There may still be calls of the kind that it has
+    /// no plan for.
     pub const fn supports(self, kind: CollectiveKind) -> bool {
         use CollectiveKind::{
             AllGather, AllReduce, AllToAll, AllToAllV, Barrier, Broadcast, Gather, PointToPoint,
@@ -101,8 +102,8 @@ impl fmt::Display for Algorithm {
 pub enum Protocol {
     /// Large pieces: full bandwidth.
     Simple,
-    /// Pieces of at most 1 KiB, so that the receiver starts while the sender still writes; a payload of up
-    /// to 32 bytes travels in the cache line of its flag.
+    /// Pieces of at most 1 KiB, so that the receiver starts while the sender still writes; a
+    /// payload of up to 32 bytes travels in the cache line of its flag.
     LowLatency,
 }
 
@@ -143,17 +144,18 @@ pub struct Unsupported {
 
 /// The plan of `rank` for `call` under `choice`.
 ///
-/// Whether there is one depends on `call` and `choice` alone, so all ranks agree about it. Buffers that
-/// coincide as [`Collective::in_place`] tells are the same memory to the plan. In a call that reduces, [`Buffer::Input`](crate::Buffer::Input) is
-/// read exactly where this rank's own contribution is meant, and never written, in place too: that is where
+/// Whether there is one depends on `call` and `choice` alone, so all ranks agree about it. Buffers
+/// that coincide as [`Collective::in_place`] tells are the same memory to the plan. In a call that
+/// reduces, [`Buffer::Input`](crate::Buffer::Input) is read exactly where this rank's own
+/// contribution is meant, and never written, in place too: that is where
 /// [`ReduceOp::PreMulSum`](crate::ReduceOp::PreMulSum) multiplies.
 ///
-/// Messages have at most `choice.chunk_bytes` bytes, whatever the protocol: the plan relies on links that
-/// hold [`MIN_LINK_CHUNKS`](crate::MIN_LINK_CHUNKS) times `choice.chunk_bytes` bytes, also when the
-/// low-latency protocol cuts messages into shorter pieces ([`Plan::chunk_bytes`]).
+/// Messages have at most `choice.chunk_bytes` bytes, whatever the protocol: the plan relies on
+/// links that hold [`MIN_LINK_CHUNKS`](crate::MIN_LINK_CHUNKS) times `choice.chunk_bytes` bytes,
+/// also when the low-latency protocol cuts messages into shorter pieces ([`Plan::chunk_bytes`]).
 ///
-/// The time to build is in proportion to the number of instructions. One rank alone copies its input, if anything;
-/// a call of no elements has an empty plan.
+/// The time to build is in proportion to the number of instructions. One rank alone copies its
+/// input, if anything; a call of no elements has an empty plan.
 pub fn build(call: &Collective, choice: &Choice, rank: Rank) -> Result<Plan, Unsupported> {
     let refused =
         |reason| Unsupported { algorithm: choice.algorithm, call: call.to_string(), reason };
@@ -183,9 +185,9 @@ pub fn build(call: &Collective, choice: &Choice, rank: Rank) -> Result<Plan, Uns
 
 /// The plan of an [`Exchange`] under `choice`, whose algorithm must be [`Algorithm::Pairwise`].
 ///
-/// Every channel, peer and direction has a lane of its own, so the order of the transfers does not matter but
-/// among those with the same peer and direction. A transfer is one message for each channel that has a share of it, of any length;
-/// a rank's transfers with itself are copies.
+/// Every channel, peer and direction has a lane of its own, so the order of the transfers does not
+/// matter but among those with the same peer and direction. A transfer is one message for each
+/// channel that has a share of it, of any length; a rank's transfers with itself are copies.
 pub fn exchange(exchange: &Exchange, choice: &Choice) -> Result<Plan, Unsupported> {
     match choice.obstacle(exchange.kind()) {
         Some(reason) => Err(Unsupported {

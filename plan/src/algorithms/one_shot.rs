@@ -1,8 +1,9 @@
 //! One exchange, straight between those who have the data and those who need it.
 //!
-//! A rank that reduces combines the contributions in rank order (a sum is ((x0 + x1) + x2) + ...), so every
-//! rank that does so gets the same bits, whatever the channels and chunks. All-reduce sends before it receives, in one
-//! lane: that takes messages of one chunk, which links accept without waiting.
+//! A rank that reduces combines the contributions in rank order (a sum is ((x0 + x1) + x2) + ...),
+//! so every rank that does so gets the same bits, whatever the channels and chunks. All-reduce
+//! sends before it receives, in one lane: that takes messages of one chunk, which links accept
+//! without waiting.
 
 use crate::{CollectiveKind, LinkId, Plan, Rank, Span};
 
@@ -36,7 +37,8 @@ pub(super) fn plan(layout: &Layout<'_>) -> Plan {
     layout.plan(lanes, scratch_bytes(layout), !(all_reduce && layout.call.in_place()))
 }
 
-/// In place, contributions of lower ranks are combined in scratch memory, as the output still is this rank's contribution.
+/// In place, contributions of lower ranks are combined in scratch memory, as the output still is
+/// this rank's contribution.
 fn scratch_bytes(layout: &Layout<'_>) -> usize {
     let combines = match layout.call.kind() {
         CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => true,

@@ -1,6 +1,7 @@
-//! All-to-all, partner by partner: in step k a rank sends to the one k places ahead and receives from the one k
-//! places behind, chunk by chunk in turn, so that every rank has one partner in each direction at a time. And the
-//! general exchange, where every pair of a peer and a direction is a lane of its own.
+//! All-to-all, partner by partner: in step k a rank sends to the one k places ahead and receives
+//! from the one k places behind, chunk by chunk in turn, so that every rank has one partner in each
+//! direction at a time. And the general exchange, where every pair of a peer and a direction is a
+//! lane of its own.
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,13 @@
 //! The ring: each rank receives from the one before it and sends to the one after it.
 //!
-//! Reduce-scatter and all-gather go round by round, one chunk of every rank's block in each; a block's
-//! chunk starts at the rank after its owner and is combined on its way round to the owner, who passes
-//! the result round once more. All ranks begin a round by sending one chunk, which no link refuses: a rank is never more than one message
-//! ahead of what it has received, and a link holds two. Broadcast and reduce are chains that begin or end at the root.
+//! Reduce-scatter and all-gather go round by round, one chunk of every rank's block in each; a
+//! block's chunk starts at the rank after its owner and is combined on its way round to the owner,
+//! who passes the result round once more. All ranks begin a round by sending one chunk, which no
+//! link refuses: a rank is never more than one message ahead of what it has received, and a link
+//! holds two. Broadcast and reduce are chains that begin or end at the root.
 //!
-//! What is sent by reference stays: a chunk is overwritten only by its result, which cannot come back before
-//! the next rank has read the chunk.
+//! What is sent by reference stays: a chunk is overwritten only by its result, which cannot come
+//! back before the next rank has read the chunk.
 
 use crate::{CollectiveKind, LinkId, Plan};
 
@@ -119,7 +120,8 @@ impl<'a> Ring<'a> {
         self.steps
     }
 
-    /// Starts the chunk of the rank before this one, and adds this rank's contribution to those that pass by.
+    /// Starts the chunk of the rank before this one, and adds this rank's contribution to those
+    /// that pass by.
     /// `behind(k)` is the chunk that the rank k places behind this one owns.
     fn combine(&mut self, behind: impl Fn(usize) -> Part) {
         self.steps.send(self.next, input(behind(1)));

@@ -1,11 +1,11 @@
 //! Two complementary binary trees, each for half of the bytes, one chunk after another.
 //!
-//! All-reduce combines up a tree and distributes down the same; reduce and broadcast have the root outside of the
-//! trees, which span the other ranks, and joined to both tops. Up and down are lanes of their own, so
-//! that a chunk goes up while another comes down.
+//! All-reduce combines up a tree and distributes down the same; reduce and broadcast have the root
+//! outside of the trees, which span the other ranks, and joined to both tops. Up and down are lanes
+//! of their own, so that a chunk goes up while another comes down.
 //!
-//! A chunk of the output is overwritten by the result only after it went up, been read by the parent
-//! and come back, so everything may be sent by reference.
+//! A chunk of the output is overwritten by the result only after it went up, been read by the
+//! parent and come back, so everything may be sent by reference.
 
 use crate::{CollectiveKind, LinkId, Plan, Rank, Span};
 
@@ -145,7 +145,8 @@ impl Branch<'_> {
         }
     }
 
-    /// Combines this rank's contribution with those of some children, in `partial` if there are any. Returns where the result is.
+    /// Combines this rank's contribution with those of some children, in `partial` if there are
+    /// any. Returns where the result is.
     fn combine_children(
         &self,
         steps: &mut Steps,

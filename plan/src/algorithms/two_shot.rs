@@ -1,9 +1,10 @@
 //! Two exchanges: every rank owns a block, combines it for all, and sends it to all.
 //!
 //! Each channel has three lanes: one sends this rank's contributions to the owners, one combines
-//! the own block chunk by chunk, one receives the results. The stages use links of their own, so each
-//! link has one lane at either end. An owner sends a chunk of the result only after it has read that chunk of every contribution,
-//! so a result may land on the contribution (in place), and contributions may be sent by reference.
+//! the own block chunk by chunk, one receives the results. The stages use links of their own, so
+//! each link has one lane at either end. An owner sends a chunk of the result only after it has
+//! read that chunk of every contribution, so a result may land on the contribution (in place), and
+//! contributions may be sent by reference.
 //!
 //! Broadcast: the root scatters blocks over the other ranks, who pass theirs on to each other.
 

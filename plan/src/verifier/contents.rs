@@ -1,33 +1,51 @@
 //! What output memory must hold at the end.
 
-use crate::{Buffer, Collective, CollectiveKind, Rank, Span};
+use std::collections::{HashMap, VecDeque};
+
+use crate::exchange::{Direction, Transfer};
+use crate::{Buffer, Collective, CollectiveKind, Exchange, Rank, Span};
 
 use super::fault::Fault;
-use super::layout::{Layout, Placement, Role};
+use super::layout::{Layout, Role};
 use super::progress::Run;
 use super::value::Value;
 
-/// What one rank of an exchange begins with and must end with. Its buffers do not overlap.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Contents {
-    /// The buffers that it sends from, with their lengths in bytes. They are never written.
-    pub sources: Vec<(Buffer, usize)>,
-    /// The buffers that it receives into, with their lengths in bytes. Bytes that nothing arrives at keep
-    /// what they hold.
-    pub destinations: Vec<(Buffer, usize)>,
-    /// What the destinations must hold.
-    pub arrivals: Vec<Arrival>,
+/// Bytes that belong into the memory of a rank at the end of an exchange.
+pub(super) struct Arrival {
+    /// Where to.
+    dst: Span,
+    /// Whose bytes.
+    from: Rank,
+    /// Which; as many.
+    src: Span,
 }
 
-/// Bytes of one rank that belong into the destination of another, or of the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// Where to.
-    pub dst: Span,
-    /// Whose bytes.
-    pub rank: Rank,
-    /// Which, in one of that rank's sources; as long as `dst`.
-    pub src: Span,
+/// For each rank, what must have arrived: the k-th receive from a peer gets the peer's k-th send. Every
+/// rank's exchange is in its place.
+pub(super) fn arrivals(exchanges: &[Exchange]) -> Result<Vec<Vec<Arrival>>, Fault> {
+    let mut sends: HashMap<(Rank, Rank), VecDeque<Span>> = HashMap::new();
+    let transfers = |direction| {
+        exchanges.iter().flat_map(move |exchange| {
+            let chosen = move |it: &&Transfer| it.direction == direction && it.bytes > 0;
+            exchange.transfers().iter().filter(chosen).map(|it| (exchange.rank(), it))
+        })
+    };
+    for (from, it) in transfers(Direction::Send) {
+        sends.entry((from, it.peer)).or_default().push_back(it.span());
+    }
+    let mut arrivals: Vec<Vec<Arrival>> = exchanges.iter().map(|_| Vec::new()).collect();
+    for (to, it) in transfers(Direction::Receive) {
+        let src = sends.get_mut(&(it.peer, to)).and_then(VecDeque::pop_front);
+        match src.filter(|src| src.bytes == it.bytes) {
+            Some(src) => arrivals[to].push(Arrival { dst: it.span(), from: it.peer, src }),
+            None => return Err(Fault::Unpaired { rank: to, peer: it.peer, span: it.span() }),
+        }
+    }
+    let left = sends.into_iter().find_map(|(ranks, left)| Some((ranks, *left.front()?)));
+    match left {
+        Some(((rank, peer), span)) => Err(Fault::Unpaired { rank, peer, span }),
+        None => Ok(arrivals),
+    }
 }
 
 /// Every output element holds what the collective promises, and ranks that hold the same reduction hold it in
@@ -68,57 +86,36 @@ pub(super) fn check_collective(
     Ok(())
 }
 
-/// The description of an exchange makes sense: each arrival names whole elements of buffers that exist.
-pub(super) fn check_description(contents: &[Contents], layouts: &[Layout]) -> Result<(), Fault> {
-    let whole = |layout: &Layout, span: Span| {
-        layout.contains(span)
-            && span.offset.is_multiple_of(layout.unit)
-            && span.bytes.is_multiple_of(layout.unit)
-    };
-    for (rank, (contents, layout)) in contents.iter().zip(layouts).enumerate() {
-        for arrival in &contents.arrivals {
-            let dst = whole(layout, arrival.dst) && arrival.src.bytes == arrival.dst.bytes;
-            let source = layouts.get(arrival.rank);
-            if !dst || !source.is_some_and(|source| whole(source, arrival.src)) {
-                return Err(Fault::Arrival { rank, arrival: *arrival });
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Every arrival has arrived, and nothing else was written but scratch.
 pub(super) fn check_exchange(
-    contents: &[Contents],
+    arrivals: &[Vec<Arrival>],
     layouts: &[Layout],
     run: &Run,
 ) -> Result<(), Fault> {
-    for (rank, (contents, layout)) in contents.iter().zip(layouts).enumerate() {
-        let unit = layout.unit;
+    for (rank, (arrivals, layout)) in arrivals.iter().zip(layouts).enumerate() {
         let mut covered: Vec<Vec<bool>> =
             layout.regions.iter().map(|&elements| vec![false; elements]).collect();
-        for arrival in &contents.arrivals {
-            let area = layout.area(arrival.dst);
+        for &Arrival { dst, from, src } in arrivals {
+            let area = layout.area(dst);
             covered[area.region][area.start..area.start + area.len].fill(true);
-            let first = arrival.src.offset / unit;
-            for (element, value) in output(layout, run, rank, arrival.dst).enumerate() {
-                let (from, buffer) = (arrival.rank, arrival.src.buffer);
-                let wanted = Wanted::Source { rank: from, buffer, element: first + element };
+            for (element, value) in output(layout, run, rank, dst).enumerate() {
+                let element_there = src.offset / layout.unit + element;
+                let wanted =
+                    Wanted::Source { rank: from, buffer: src.buffer, element: element_there };
                 if !wanted.is(run, value) {
                     return Err(Fault::Output {
                         rank,
-                        span: element_of(arrival.dst, unit, element),
+                        span: element_of(dst, layout.unit, element),
                         found: run.values.describe(value),
                         expected: wanted.describe(),
                     });
                 }
             }
         }
-        let destinations = layout.buffers.iter().filter(|buffer| buffer.role == Role::Destination);
-        for &Placement { buffer, region, .. } in destinations {
-            for (element, covered) in covered[region].iter().enumerate() {
-                if !covered && run.memories[rank].was_written(region, element) {
-                    let span = Span { buffer, offset: element * unit, bytes: unit };
+        for buffer in layout.buffers.iter().filter(|buffer| buffer.role == Role::Destination) {
+            for (element, covered) in covered[buffer.region].iter().enumerate() {
+                if !covered && run.memories[rank].was_written(buffer.region, element) {
+                    let span = layout.span(buffer.region, element);
                     return Err(Fault::Touched { rank, span });
                 }
             }

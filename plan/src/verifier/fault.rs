@@ -4,8 +4,6 @@ use std::fmt;
 
 use crate::{Buffer, Rank, Span};
 
-use super::Arrival;
-
 /// An instruction of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
@@ -194,7 +192,7 @@ pub enum Fault {
         /// The destination.
         dst: Span,
     },
-    /// A message without bytes outside a barrier or an exchange.
+    /// A message without bytes outside a barrier.
     #[error("{at}: an empty message")]
     EmptyMessage {
         /// Where.
@@ -243,6 +241,22 @@ pub enum Fault {
     /// Bytes are read that nobody wrote.
     #[error("{at}: reads {}, which is undefined", Shown(*span))]
     Undefined {
+        /// Where.
+        at: Place,
+        /// The element.
+        span: Span,
+    },
+    /// A reduction reads input that it has overwritten: what stands there is no contribution.
+    #[error("{at}: reads {} as input, which has been overwritten", Shown(*span))]
+    NoContribution {
+        /// Where.
+        at: Place,
+        /// The element.
+        span: Span,
+    },
+    /// A reduction in place reads its contribution through the output, where `premul-sum` does not multiply.
+    #[error("{at}: reads its contribution from {}, not from the input", Shown(*span))]
+    NotFromInput {
         /// Where.
         at: Place,
         /// The element.
@@ -314,15 +328,17 @@ pub enum Fault {
         /// Its order.
         other_found: String,
     },
-    /// An exchange is described with bytes that no buffer has, or with ends of different length.
-    #[error("rank {rank} expects {} as rank {}'s {}, but these are not both there and of one length", Shown(arrival.dst), arrival.rank, Shown(arrival.src))]
-    Arrival {
-        /// Whose description.
+    /// A transfer of an exchange has no counterpart of its length.
+    #[error("rank {rank} moves {} to or from rank {peer}, which moves no such message", Shown(*span))]
+    Unpaired {
+        /// Whose transfer.
         rank: Rank,
-        /// What it says.
-        arrival: Arrival,
+        /// The other rank.
+        peer: Rank,
+        /// The bytes.
+        span: Span,
     },
-    /// A byte of a destination that the exchange does not cover was written.
+    /// A byte that no transfer of an exchange receives was written.
     #[error("rank {rank}: {} belongs to nobody but was written", Shown(*span))]
     Touched {
         /// Whose memory.

@@ -1,8 +1,9 @@
 //! Where the buffers of one rank lie, and which of them are the same memory.
 
-use crate::{Buffer, Collective, CollectiveKind, Rank, Span};
+use std::collections::BTreeMap;
 
-use super::Contents;
+use crate::exchange::Direction;
+use crate::{Buffer, Collective, CollectiveKind, Exchange, Rank, Span};
 
 /// The memory of one rank: regions that are disjoint, and the buffers that lie in them.
 pub(super) struct Layout {
@@ -21,12 +22,14 @@ pub(super) struct Placement {
     pub(super) region: usize,
     pub(super) start: usize,
     pub(super) role: Role,
+    /// Whether it holds something at the start.
+    pub(super) defined: bool,
 }
 
 /// What a buffer is to the call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Defined at the start, never written.
+    /// Never written.
     Source,
     /// Written.
     Destination,
@@ -68,20 +71,26 @@ impl Layout {
         layout.with_scratch(scratch_bytes)
     }
 
-    /// The memory of a rank in an exchange; no two of its buffers overlap.
-    pub(super) fn of_exchange(contents: &Contents, unit: usize, scratch_bytes: usize) -> Self {
-        let mut layout = Self::new(unit.max(1));
-        let sources = contents.sources.iter().map(|&(buffer, bytes)| (buffer, bytes, Role::Source));
-        let destinations =
-            contents.destinations.iter().map(|&(buffer, bytes)| (buffer, bytes, Role::Destination));
-        for (buffer, bytes, role) in sources.chain(destinations) {
+    /// The memory of a rank in an exchange: its buffers, as far as transfers name them, none of which overlap.
+    pub(super) fn of_exchange(exchange: &Exchange, scratch_bytes: usize) -> Self {
+        let mut layout = Self::new(1);
+        let mut buffers: BTreeMap<Buffer, (usize, Role)> = BTreeMap::new();
+        for it in exchange.transfers() {
+            let (bytes, role) = buffers.entry(it.buffer).or_insert((0, Role::Source));
+            *bytes = (*bytes).max(it.offset + it.bytes);
+            if it.direction == Direction::Receive {
+                *role = Role::Destination;
+            }
+        }
+        for (buffer, (bytes, role)) in buffers {
             let region = layout.region();
             layout.place(buffer, bytes, region, 0, role);
         }
+        layout.buffers.iter_mut().for_each(|buffer| buffer.defined = true);
         layout.with_scratch(scratch_bytes)
     }
 
-    /// The buffer that `span` names, if the rank has it.
+    /// This buffer, if the rank has it.
     pub(super) fn buffer(&self, buffer: Buffer) -> Option<&Placement> {
         self.buffers.iter().find(|placement| placement.buffer == buffer)
     }
@@ -124,7 +133,8 @@ impl Layout {
     fn place(&mut self, buffer: Buffer, bytes: usize, region: usize, start: usize, role: Role) {
         let end = start + bytes.div_ceil(self.unit);
         self.regions[region] = self.regions[region].max(end);
-        self.buffers.push(Placement { buffer, bytes, region, start, role });
+        let defined = role == Role::Source;
+        self.buffers.push(Placement { buffer, bytes, region, start, role, defined });
     }
 
     fn with_scratch(mut self, bytes: usize) -> Self {

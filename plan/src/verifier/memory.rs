@@ -3,7 +3,7 @@
 use crate::Rank;
 
 use super::fault::Fault;
-use super::layout::{Area, Layout, Role};
+use super::layout::{Area, Layout};
 use super::order::{EventId, History, LoanId};
 use super::value::{Value, Values};
 
@@ -40,13 +40,23 @@ pub(super) enum Access {
     Lent(LoanId),
 }
 
+/// Why an element cannot be read.
+pub(super) enum Unreadable {
+    /// Nobody has written it.
+    Undefined,
+    /// It should be a contribution and is none any longer.
+    Overwritten,
+    /// It should be none and still is one.
+    Contribution,
+}
+
 impl Memory {
     /// What `rank` begins with: its sources are defined, everything else is not.
     pub(super) fn new(rank: Rank, layout: &Layout, values: &mut Values) -> Self {
         let blank = Cell { value: Value::UNDEFINED, written: None, readings: Vec::new() };
         let mut regions: Vec<Vec<Cell>> =
             layout.regions.iter().map(|&elements| vec![blank.clone(); elements]).collect();
-        for placement in layout.buffers.iter().filter(|buffer| buffer.role == Role::Source) {
+        for placement in layout.buffers.iter().filter(|buffer| buffer.defined) {
             let source = values.source(rank, placement.buffer);
             let cells = &mut regions[placement.region][placement.start..];
             let elements = placement.bytes / layout.unit;
@@ -57,20 +67,31 @@ impl Memory {
         Self { rank, regions }
     }
 
-    /// Reads `area` in `event`. `Err`: this element is undefined.
+    /// Reads `area` in `event`. `Err`: this element cannot be read.
+    /// `contribution` says whether it must be one, if that matters.
     pub(super) fn read(
         &mut self,
         area: Area,
         event: EventId,
         access: Access,
+        contribution: Option<bool>,
         history: &mut History,
-    ) -> Result<Vec<Value>, usize> {
+    ) -> Result<Vec<Value>, (usize, Unreadable)> {
         let cells = &mut self.regions[area.region][area.start..area.start + area.len];
         let mut values = Vec::with_capacity(area.len);
         for (offset, cell) in cells.iter_mut().enumerate() {
             let element = area.start + offset;
             if !cell.value.is_defined() {
-                return Err(element);
+                return Err((element, Unreadable::Undefined));
+            }
+            match contribution {
+                Some(true) if cell.written.is_some() => {
+                    return Err((element, Unreadable::Overwritten));
+                }
+                Some(false) if cell.written.is_none() => {
+                    return Err((element, Unreadable::Contribution));
+                }
+                _ => {}
             }
             values.push(cell.value);
             if let Some(written) = cell.written {

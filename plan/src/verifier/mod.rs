@@ -1,11 +1,12 @@
 //! The proof of a call: runs the plans of all ranks symbolically and says what is wrong with them.
 //!
-//! [`verify`] proves for the plans of one collective, [`verify_exchange`] for those of any other
-//! exchange of bytes, that
+//! [`verify`] proves for the plans of one collective, [`verify_exchange`] for those of an
+//! [`Exchange`], that
 //!
 //! * **provenance**: each output element holds what the call promises; a reduction holds each
 //!   rank's contribution exactly once, in one order that is the same on every rank that holds it, and is
-//!   finished exactly once, at its last combination; no undefined byte is read;
+//!   finished exactly once, at its last combination; a contribution is read through [`Buffer::Input`](crate::Buffer::Input),
+//!   and nothing else is; no undefined byte is read;
 //! * **progress**: no lane waits for ever. Lanes are sequential and links bounded, which makes
 //!   the plans a Kahn network: whether it comes to its end does not depend on the schedule, so
 //!   one schedule decides;
@@ -58,10 +59,9 @@ mod progress;
 mod structure;
 mod value;
 
-pub use contents::{Arrival, Contents};
 pub use fault::{Blocked, Fault, Link, Place, Wait};
 
-use crate::{Collective, CollectiveKind, MIN_LINK_CHUNKS, Plan};
+use crate::{Collective, CollectiveKind, Exchange, MIN_LINK_CHUNKS, Plan};
 use layout::Layout;
 use progress::Run;
 use structure::Program;
@@ -69,8 +69,9 @@ use structure::Program;
 /// What the proof may assume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many pieces a link holds that nobody has received; a piece counts in full however short it is.
-    /// Plans must make do with [`MIN_LINK_CHUNKS`].
+    /// How many pieces of [`Plan::chunk_bytes`] a link holds that nobody has received; a piece counts in full
+    /// however short it is. Plans must make do with [`MIN_LINK_CHUNKS`], unless they cut shorter than the
+    /// chunk that their links are made for.
     pub link_chunks: usize,
     /// Whether executors hand out references where a plan allows it ([`Plan::by_reference`]). When
     /// false, that claim is not checked.
@@ -137,30 +138,32 @@ pub fn verify_each(calls: &[Collective], plans: &[Plan], limits: &Limits) -> Res
     Ok(run.report())
 }
 
-/// Proves plans that only move bytes: groups of sends and receives, all-to-all-v. `contents[r]` says what
-/// rank r begins with and must end with; `plans[r]` is its plan. `unit` is the size in bytes that
-/// every offset and length is a multiple of, at least 1.
+/// Proves the plans of all ranks, `plans[r]` of rank r, for groups of sends and receives or an all-to-all-v:
+/// `exchanges[r]` is rank r's. A rank's buffers do not overlap.
 ///
 /// # Errors
-/// The first [`Fault`] found; [`Fault::Arrival`] if `contents` names bytes that no buffer has.
+/// The first [`Fault`] found; [`Fault::Unpaired`] if a send has no receive of its length, or the reverse.
 pub fn verify_exchange(
-    unit: usize,
-    contents: &[Contents],
+    exchanges: &[Exchange],
     plans: &[Plan],
     limits: &Limits,
 ) -> Result<Report, Fault> {
-    let layouts: Vec<Layout> = contents
+    let world = exchanges.len();
+    for (position, exchange) in exchanges.iter().enumerate() {
+        if exchange.rank() != position || exchange.world() != world {
+            let (rank, world) = (exchange.rank(), exchange.world());
+            return Err(Fault::Header { position, rank, world });
+        }
+    }
+    let arrivals = contents::arrivals(exchanges)?;
+    let layouts: Vec<Layout> = exchanges
         .iter()
         .zip(plans)
-        .map(|(contents, plan)| Layout::of_exchange(contents, unit, plan.scratch_bytes))
+        .map(|(exchange, plan)| Layout::of_exchange(exchange, plan.scratch_bytes))
         .collect();
-    let unit = unit.max(1);
-    let rules = Rules { unit, world: contents.len(), reduces: false, empty_messages: true };
-    if plans.len() == contents.len() {
-        contents::check_description(contents, &layouts)?;
-    }
+    let rules = Rules { unit: 1, world, reduces: false, empty_messages: false };
     let run = prove(&rules, &layouts, plans, limits)?;
-    contents::check_exchange(contents, &layouts, &run)?;
+    contents::check_exchange(&arrivals, &layouts, &run)?;
     Ok(run.report())
 }
 
@@ -176,7 +179,7 @@ struct Rules {
 /// Everything but the final contents.
 fn prove(rules: &Rules, layouts: &[Layout], plans: &[Plan], limits: &Limits) -> Result<Run, Fault> {
     let program = Program::check(rules, layouts, plans)?;
-    let run = Run::to_the_end(program, layouts, limits)?;
+    let run = Run::to_the_end(program, layouts, rules, limits)?;
     run.check_order(layouts)?;
     Ok(run)
 }

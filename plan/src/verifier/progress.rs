@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use super::fault::{Blocked, Fault, Wait};
 use super::layout::Layout;
-use super::memory::{Access, Memory};
+use super::memory::{Access, Memory, Unreadable};
 use super::order::{EventId, History, LoanId};
-use super::structure::Program;
+use super::structure::{Operand, Program};
 use super::value::{Mismatch, Value, Values};
-use super::{Limits, Report};
+use super::{Limits, Report, Rules};
 
 /// A run that came to its end.
 pub(super) struct Run {
@@ -23,6 +23,7 @@ impl Run {
     pub(super) fn to_the_end(
         program: Program,
         layouts: &[Layout],
+        rules: &Rules,
         limits: &Limits,
     ) -> Result<Self, Fault> {
         let mut values = Values::new(layouts.len());
@@ -36,6 +37,7 @@ impl Run {
             links: program.links.iter().map(|_| VecDeque::new()).collect(),
             ready: (0..program.lanes.len()).collect(),
             layouts,
+            rules,
             limits,
             run: Self { values, memories, history: History::default(), program },
         };
@@ -66,6 +68,7 @@ struct Machine<'a> {
     /// Lanes that may be able to go on.
     ready: VecDeque<usize>,
     layouts: &'a [Layout],
+    rules: &'a Rules,
     limits: &'a Limits,
 }
 
@@ -140,14 +143,18 @@ impl Machine<'_> {
         let access = loan.map_or(Access::Copied, Access::Lent);
 
         let mut operands = [None, None, received.map(|piece| piece.values)];
-        for (operand, area) in operands.iter_mut().zip([step.read, step.also]) {
-            if let Some(area) = area {
-                let read = memory.read(area.part(done, len), event, access, history);
-                *operand = Some(read.map_err(|element| Fault::Undefined {
-                    at: place,
-                    span: layout.span(area.region, element),
-                })?);
-            }
+        for (values, operand) in operands.iter_mut().zip([&step.read, &step.also]) {
+            let Some(Operand { area, source }) = operand else { continue };
+            let contribution = self.rules.reduces.then_some(*source);
+            let read = memory.read(area.part(done, len), event, access, contribution, history);
+            *values = Some(read.map_err(|(element, why)| {
+                let span = layout.span(area.region, element);
+                match why {
+                    Unreadable::Undefined => Fault::Undefined { at: place, span },
+                    Unreadable::Overwritten => Fault::NoContribution { at: place, span },
+                    Unreadable::Contribution => Fault::NotFromInput { at: place, span },
+                }
+            })?);
         }
         let mut operands = operands.into_iter().flatten();
         let mut result = operands.next().unwrap_or_default();

@@ -37,11 +37,18 @@ pub(super) struct Step {
     pub(super) from: Option<usize>,
     pub(super) to: Option<usize>,
     /// Local operands.
-    pub(super) read: Option<Area>,
-    pub(super) also: Option<Area>,
+    pub(super) read: Option<Operand>,
+    pub(super) also: Option<Operand>,
     pub(super) write: Option<Area>,
     /// Set where it combines: whether that is the last combination.
     pub(super) combine: Option<bool>,
+}
+
+/// What a step reads.
+pub(super) struct Operand {
+    pub(super) area: Area,
+    /// Whether the plan names it as input: in place, the same memory has two names.
+    pub(super) source: bool,
 }
 
 /// A link and the lanes that use it.
@@ -165,11 +172,17 @@ fn check_spans(
         elements: if unmoved { 0 } else { bytes / rules.unit },
         from: None,
         to: None,
-        read: read_area,
-        also: also_area,
+        read: operand(layout, read),
+        also: operand(layout, also),
         write: write_area,
         combine,
     })
+}
+
+/// `span`, which has been checked.
+fn operand(layout: &Layout, span: Option<Span>) -> Option<Operand> {
+    let source = |span: Span| layout.buffer(span.buffer).is_some_and(|it| it.role == Role::Source);
+    span.map(|span| Operand { area: layout.area(span), source: source(span) })
 }
 
 fn resolve(layout: &Layout, at: Place, span: Span) -> Result<Area, Fault> {

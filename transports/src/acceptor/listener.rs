@@ -23,21 +23,14 @@ const BACKLOG: i32 = 4096;
 
 /// Listens at `address`, or at every address of the host.
 pub(super) fn listen(address: Option<SocketAddr>) -> Result<TcpListener, AcceptError> {
-    let failed = |address, source| AcceptError::Bind { address, source };
-    match address {
-        Some(address) => listen_tcp(address).map_err(|source| failed(address, source)),
-        None => {
-            let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-            match listen_tcp(both) {
-                Ok(listener) => Ok(listener),
-                Err(error) if lacks_ipv6(&error) => {
-                    let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-                    listen_tcp(v4).map_err(|source| failed(v4, source))
-                }
-                Err(source) => Err(failed(both, source)),
-            }
+    let address = address.unwrap_or_else(|| (Ipv6Addr::UNSPECIFIED, 0).into());
+    let outcome = match listen_tcp(address) {
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && lacks_ipv6(&error) => {
+            listen_tcp((Ipv4Addr::UNSPECIFIED, address.port()).into())
         }
-    }
+        outcome => outcome,
+    };
+    outcome.map_err(|source| AcceptError::Bind { address, source })
 }
 
 /// A listener with a random name outside the file system: nothing to remove, however the process ends.

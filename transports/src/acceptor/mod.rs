@@ -14,6 +14,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use annulus_plan::Rank;
 
@@ -22,6 +23,9 @@ use crate::secret::Secret;
 use listener::Listeners;
 use registry::Registry;
 use service::{Service, Shared};
+
+/// A peer that has not proved itself by then is dropped.
+pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
 /// An authenticated connection, in blocking mode.
 #[derive(Debug)]
@@ -36,6 +40,9 @@ pub enum Stream {
 pub trait Handler: Send + Sync {
     /// A peer that knows the secret has connected. Runs on the service thread: it must not block, and
     /// passes work on to another thread.
+    ///
+    /// A peer whose connection broke at the last moment connects again with the same hello: of two such
+    /// streams the later one counts.
     fn accepted(&self, hello: Hello, stream: Stream);
 }
 
@@ -68,19 +75,20 @@ impl Acceptor {
     }
 
     /// An acceptor of its own, at a given address and port (0: the system chooses), or at any address
-    /// of the host.
+    /// of the host. `[::]` stands for both families, and for IPv4 alone where there is no IPv6.
     ///
     /// Fails when the address is not of this host or the port is in use.
     pub fn bind(address: Option<SocketAddr>) -> Result<Arc<Self>, AcceptError> {
-        Self::serve(listener::listen(address)?)
+        Self::serve(listener::listen(address)?, HANDSHAKE_TIME)
     }
 
-    /// An acceptor of its own on a listener that somebody else has bound, such as the launcher.
+    /// An acceptor of its own on a listener that somebody else has bound, such as the launcher. Makes
+    /// the listener non-blocking for all that share it.
     pub fn from_listener(listener: TcpListener) -> Result<Arc<Self>, AcceptError> {
-        Self::serve(listener)
+        Self::serve(listener, HANDSHAKE_TIME)
     }
 
-    fn serve(tcp: TcpListener) -> Result<Arc<Self>, AcceptError> {
+    fn serve(tcp: TcpListener, handshake_time: Duration) -> Result<Arc<Self>, AcceptError> {
         let tcp_address = tcp
             .local_addr()
             .map_err(|source| AcceptError::Setup { operation: "getsockname", source })?;
@@ -88,7 +96,7 @@ impl Acceptor {
         let unix = listener::listen_abstract().ok();
         let unix_name = unix.as_ref().map(|(name, _)| name.clone());
         let listeners = Listeners { tcp, unix: unix.map(|(_, listener)| listener) };
-        let (service, shared) = Service::new(listeners)
+        let (service, shared) = Service::new(listeners, handshake_time)
             .map_err(|source| AcceptError::Setup { operation: "epoll", source })?;
         let thread = std::thread::Builder::new()
             .name("annulus-accept".into())
@@ -208,5 +216,46 @@ fn remedy(error: &std::io::Error) -> &'static str {
             ": too many open files; raise the limit with `ulimit -n`"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::connect::connect_tcp;
+
+    struct Forget;
+
+    impl Handler for Forget {
+        fn accepted(&self, _: Hello, _: Stream) {}
+    }
+
+    /// Drips the beginning of an honest opening: every byte is right, and the next comes in time.
+    #[test]
+    fn slow_stranger_is_dropped_while_others_come_in() {
+        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let acceptor = Acceptor::serve(tcp, Duration::from_millis(100)).unwrap();
+        let address = acceptor.tcp_address();
+        let secret = Secret::random().unwrap();
+        let _registration = acceptor.register(&secret, 0, Arc::new(Forget));
+        let mut stranger = TcpStream::connect(address).unwrap();
+        stranger.write_all(b"\xa2annulc\n\x01\x00").unwrap();
+        let mut drip = stranger.try_clone().unwrap();
+        let dripping = std::thread::spawn(move || {
+            // Ends when the acceptor has hung up.
+            while drip.write_all(&[0]).is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let hello = Hello { rank: 1, target: 0, purpose: 0, index: 0, tag: 0 };
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        connect_tcp(&[address], &secret, hello, deadline).unwrap();
+        // The end of the stream, or a reset.
+        assert!(!matches!(stranger.read(&mut [0]), Ok(1..)));
+        dripping.join().unwrap();
+        assert!(acceptor.strangers() >= 1);
     }
 }

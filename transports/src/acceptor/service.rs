@@ -17,8 +17,6 @@ use super::{Listeners, Registry, Stream};
 use crate::handshake::{HandshakeError, ServerHandshake};
 use crate::secret::random_bytes;
 
-/// A peer that has not proved itself by then is dropped.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// More connections than this never wait unproved: the oldest makes room.
 const MAX_PENDING: usize = 256;
 /// How long to leave new connections alone when the system has no descriptors or memory for them.
@@ -64,6 +62,8 @@ pub(super) struct Service {
     /// By token, which grows: the first is the oldest and the first to run out of time.
     pending: BTreeMap<u64, Pending>,
     next_token: u64,
+    /// How long each may stay.
+    handshake_time: Duration,
     /// When to listen again after the system ran out of something.
     paused_until: Option<Instant>,
 }
@@ -80,7 +80,10 @@ const UNIX: u64 = 2;
 const FIRST_PENDING: u64 = 3;
 
 impl Service {
-    pub(super) fn new(listeners: Listeners) -> io::Result<(Self, Arc<Shared>)> {
+    pub(super) fn new(
+        listeners: Listeners,
+        handshake_time: Duration,
+    ) -> io::Result<(Self, Arc<Shared>)> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared {
             registry: Mutex::default(),
@@ -94,6 +97,7 @@ impl Service {
             listeners,
             pending: BTreeMap::new(),
             next_token: FIRST_PENDING,
+            handshake_time,
             paused_until: None,
         };
         service.watch(shared.wake.as_fd(), WAKE)?;
@@ -117,6 +121,8 @@ impl Service {
                 // Cannot happen with a valid epoll descriptor; should it, do not spin.
                 Err(_) => std::thread::sleep(ACCEPT_PAUSE),
             }
+            // First, so that nobody who is late gets in because this thread was late itself.
+            self.drop_late();
             for event in &events {
                 match event.data.u64() {
                     WAKE => {}
@@ -128,7 +134,6 @@ impl Service {
                     token => self.advance(token),
                 }
             }
-            self.drop_late();
             self.listen_again();
         }
     }
@@ -163,7 +168,7 @@ impl Service {
         }
         self.next_token += 1;
         let handshake = ServerHandshake::new(nonce);
-        let deadline = Instant::now() + HANDSHAKE_TIME;
+        let deadline = Instant::now() + self.handshake_time;
         self.pending.insert(token, Pending { stream, handshake, deadline });
     }
 

@@ -1,6 +1,7 @@
 //! The tests, generic over the transport. A test drives both ends from one thread where it can, so that a failure repeats.
 
 use std::ops::DerefMut;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ pub(crate) trait Harness: Sync {
 }
 
 pub(crate) struct World {
-    pub(crate) fabrics: Vec<Box<dyn Fabric>>,
+    pub(crate) fabrics: Vec<Arc<dyn Fabric>>,
     /// Memory of a rank, of the kind that peers see if they can see any.
     pub(crate) allocate: Box<dyn Fn(Rank, usize) -> Buffer + Sync>,
 }

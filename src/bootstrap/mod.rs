@@ -1,0 +1,42 @@
+//! How the ranks of a job find each other.
+//!
+//! Each rank opens one connection to the **root**, a service in the process that made the [`UniqueId`] (rank 0 when
+//! a launcher started the job), proves that it knows the id's secret, and describes itself. When all are there the
+//! root sends everybody the table of all; when something contradicts, or somebody does not come in time, it sends
+//! everybody the same [`Refusal`]. The connections stay open as the control plane: what one rank
+//! [reports](Control::report), and the end of a rank's process, reaches all others within a millisecond
+//! or so as a [`Notice`].
+//!
+//! A process has one listener ([`Acceptor`]), one thread for the control
+//! connections, and while it is the root nothing more. Both sleep in epoll, and end when the last [`Membership`] is gone.
+
+mod connection;
+mod control;
+mod error;
+mod gather;
+mod id;
+mod join;
+mod membership;
+mod notice;
+mod peers;
+mod reactor;
+mod record;
+mod refusal;
+mod root;
+mod wire;
+
+pub use annulus_transports::acceptor::Acceptor;
+
+pub use control::{Control, OnNotice};
+pub use error::BootstrapError;
+pub use id::{UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
+pub use join::Options;
+pub use membership::{Member, Membership};
+pub use notice::{Notice, Report};
+pub use peers::Peers;
+pub use record::MAX_WORLD;
+pub use refusal::{Claimant, MissingRanks, Refusal};
+pub use wire::WireError;
+
+/// Ranks must run the same version of the library.
+const VERSION: &str = env!("CARGO_PKG_VERSION");

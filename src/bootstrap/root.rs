@@ -1,0 +1,355 @@
+//! The root of a job: gathers its ranks, then relays what they tell each other.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use annulus_plan::Rank;
+use annulus_transports::acceptor::{Acceptor, Handler, Registration, Stream};
+use annulus_transports::handshake::Hello;
+use annulus_transports::secret::{KeyId, Secret};
+
+use super::VERSION;
+use super::connection::{Connection, Inbox};
+use super::gather::Gather;
+use super::notice::{Dispatch, Event};
+use super::reactor::{Reactor, Timer, lock};
+use super::record::{Record, Table};
+use super::refusal::Refusal;
+use super::wire::{FrameKind, WireError, frame};
+
+/// What ranks ask an acceptor for when they want the root. No rank has this number.
+pub(super) const ROOT: u32 = u32::MAX;
+
+/// How long a root waits for its first rank.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// How long a root that has refused stays to tell those who come late.
+const LONGEST_LINGER: Duration = Duration::from_secs(10);
+
+/// The roots of this process. Each stays until its last rank has left; nobody else holds it, because the
+/// process that makes a unique id need not keep it.
+static ROOTS: Mutex<Vec<(KeyId, Arc<Root>)>> = Mutex::new(Vec::new());
+
+/// The root of one job.
+pub(super) struct Root {
+    key: KeyId,
+    host_id: [u8; 16],
+    reactor: Arc<Reactor>,
+    state: Mutex<State>,
+    /// For timers and seats.
+    this: Weak<Self>,
+}
+
+struct State {
+    phase: Phase,
+    registration: Option<Registration>,
+    /// Whether to stop listening once all have come: the port may be wanted again.
+    listens_alone: bool,
+    seats: HashMap<u64, Seat>,
+    next_seat: u64,
+    gather: Gather,
+    first_came: Option<Instant>,
+    /// When the present phase ends by itself.
+    deadline: Instant,
+}
+
+#[derive(PartialEq, Eq)]
+enum Phase {
+    Gathering,
+    Running,
+    /// With the frame that says why.
+    Refused(Arc<[u8]>),
+    Over,
+}
+
+/// A connected process.
+struct Seat {
+    connection: Arc<Connection>,
+    /// Once it has come into the table.
+    rank: Option<u32>,
+    left: bool,
+}
+
+/// Opens the door of an acceptor to the root, as long as the root is there.
+struct Door(Weak<Root>);
+
+/// Takes what arrives from one seat.
+struct SeatInbox {
+    root: Arc<Root>,
+    seat: u64,
+}
+
+impl Root {
+    /// Starts the root of the job with `secret`, reached through `acceptor`. `listens_alone`: the acceptor is nobody
+    /// else's, and ends once all ranks have come.
+    pub(super) fn start(
+        acceptor: &Arc<Acceptor>,
+        secret: &Secret,
+        host_id: [u8; 16],
+        listens_alone: bool,
+    ) -> io::Result<()> {
+        let key = secret.key_id();
+        let reactor = Reactor::shared()?;
+        let deadline = Instant::now() + LONGEST_WAIT;
+        let root = Arc::new_cyclic(|this| Self {
+            key,
+            host_id,
+            reactor,
+            state: Mutex::new(State {
+                phase: Phase::Gathering,
+                registration: None,
+                listens_alone,
+                seats: HashMap::new(),
+                next_seat: 0,
+                gather: Gather::new(VERSION),
+                first_came: None,
+                deadline,
+            }),
+            this: this.clone(),
+        });
+        lock(&ROOTS).push((key, root.clone()));
+        root.reactor.call_at(deadline, root.this.clone());
+        let door = Arc::new(Door(root.this.clone()));
+        let registration = acceptor.register(secret, ROOT as Rank, door);
+        root.state().registration = Some(registration);
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn admit(self: &Arc<Self>, socket: OwnedFd) {
+        let mut state = self.state();
+        if state.phase == Phase::Over {
+            return;
+        }
+        let seat = state.next_seat;
+        state.next_seat += 1;
+        let inbox = SeatInbox { root: self.clone(), seat };
+        let connection = Connection::new(socket, Box::new(inbox));
+        state.seats.insert(seat, Seat { connection: connection.clone(), rank: None, left: false });
+        drop(state);
+        if connection.watch(&self.reactor).is_err() {
+            self.state().seats.remove(&seat);
+        }
+    }
+
+    fn join(&self, seat: u64, payload: &[u8]) -> Result<(), WireError> {
+        let mut state = self.state();
+        let record = match Record::decode(payload) {
+            Ok(record) => record,
+            Err(damage) => {
+                let refusal = Refusal::Damaged { what: damage.to_string() };
+                self.refuse(&mut state, refusal);
+                return Err(damage);
+            }
+        };
+        let (rank, patience) = (record.rank, record.patience);
+        match &state.phase {
+            Phase::Gathering => {
+                let now = Instant::now();
+                // The first to come ends the wait for the first; then the least patient counts.
+                let patient_until = now.checked_add(patience);
+                if state.first_came.is_none() || patient_until.is_some_and(|t| t < state.deadline) {
+                    state.deadline = patient_until.unwrap_or(now + LONGEST_WAIT);
+                    self.reactor.call_at(state.deadline, self.this.clone());
+                }
+                state.first_came.get_or_insert(now);
+                match state.gather.add(record) {
+                    Ok(complete) => {
+                        if let Some(seat) = state.seats.get_mut(&seat) {
+                            seat.rank = Some(rank);
+                        }
+                        if complete {
+                            self.complete(state);
+                        }
+                    }
+                    Err(refusal) => self.refuse(&mut state, refusal),
+                }
+            }
+            Phase::Running => {
+                // All are there: whoever comes now contradicts one of them, which is only its own fault.
+                if let (Err(refusal), Some(seat)) =
+                    (state.gather.add(record), state.seats.get(&seat))
+                {
+                    seat.connection.send(frame(FrameKind::Refusal, &refusal.encode()).into());
+                }
+            }
+            Phase::Refused(frame) => {
+                if let Some(seat) = state.seats.get(&seat) {
+                    seat.connection.send(frame.clone());
+                }
+            }
+            Phase::Over => {}
+        }
+        Ok(())
+    }
+
+    /// All have come: tells everybody who they are.
+    fn complete(&self, mut state: MutexGuard<'_, State>) {
+        state.phase = Phase::Running;
+        let table = Table {
+            root_host_id: self.host_id,
+            root_pid: std::process::id(),
+            records: state.gather.records().cloned().collect(),
+        };
+        let frame: Arc<[u8]> = frame(FrameKind::Table, &table.encode()).into();
+        for seat in state.seats.values().filter(|seat| seat.rank.is_some()) {
+            seat.connection.send(frame.clone());
+        }
+        let registration = if state.listens_alone { state.registration.take() } else { None };
+        drop(state);
+        drop(registration); // ends the acceptor's thread, which may be waiting for the state
+    }
+
+    /// Tells everybody that there will be no communicator.
+    fn refuse(&self, state: &mut State, refusal: Refusal) {
+        if state.phase != Phase::Gathering {
+            return;
+        }
+        let frame: Arc<[u8]> = frame(FrameKind::Refusal, &refusal.encode()).into();
+        for seat in state.seats.values() {
+            seat.connection.send(frame.clone());
+        }
+        state.phase = Phase::Refused(frame);
+        let now = Instant::now();
+        let waited = state.first_came.map_or(Duration::ZERO, |first| now - first);
+        // As long as the first rank was patient, so that ranks started together all learn it.
+        let patience = state.gather.records().map(|record| record.patience).min();
+        let linger = patience.unwrap_or_default().max(waited).min(LONGEST_LINGER);
+        state.deadline = now + linger;
+        self.reactor.call_at(state.deadline, self.this.clone());
+    }
+
+    /// Tells all ranks but one.
+    fn relay(state: &State, dispatch: &Dispatch) {
+        let frame: Arc<[u8]> = frame(FrameKind::Notice, &dispatch.encode()).into();
+        for seat in state.seats.values() {
+            if !seat.left && seat.rank.is_some_and(|rank| rank != dispatch.rank) {
+                seat.connection.send(frame.clone());
+            }
+        }
+    }
+
+    fn notice(&self, seat: u64, payload: &[u8]) -> Result<(), WireError> {
+        let mut dispatch = Dispatch::decode(payload)?;
+        let state = self.state();
+        let Some(Seat { rank: Some(rank), .. }) = state.seats.get(&seat) else {
+            return Err(WireError::Unexpected { kind: FrameKind::Notice as u8 });
+        };
+        dispatch.rank = *rank;
+        if matches!(dispatch.event, Event::Report { .. }) {
+            Self::relay(&state, &dispatch);
+        }
+        Ok(())
+    }
+
+    fn goodbye(&self, seat: u64) {
+        let mut state = self.state();
+        let Some(seat) = state.seats.get_mut(&seat) else { return };
+        seat.left = true;
+        if let Some(rank) = seat.rank
+            && state.phase == Phase::Running
+        {
+            Self::relay(&state, &Dispatch { rank, event: Event::Left });
+        }
+    }
+
+    fn gone(&self, seat: u64) {
+        let mut state = self.state();
+        let Some(seat) = state.seats.remove(&seat) else { return };
+        if let Some(rank) = seat.rank {
+            match state.phase {
+                Phase::Gathering => {
+                    let refusal = state.gather.left(rank as Rank);
+                    self.refuse(&mut state, refusal);
+                }
+                Phase::Running if !seat.left => {
+                    Self::relay(&state, &Dispatch { rank, event: Event::Lost });
+                }
+                _ => {}
+            }
+        }
+        let over =
+            state.phase == Phase::Running && !state.seats.values().any(|seat| seat.rank.is_some());
+        drop(state);
+        if over {
+            self.end();
+        }
+    }
+
+    /// Lets go of everything.
+    fn end(&self) {
+        let mut state = self.state();
+        state.phase = Phase::Over;
+        let registration = state.registration.take();
+        let seats = std::mem::take(&mut state.seats);
+        drop(state);
+        for seat in seats.values() {
+            seat.connection.close();
+        }
+        let mut roots = lock(&ROOTS);
+        let here = roots
+            .iter()
+            .position(|(key, root)| *key == self.key && std::ptr::eq(Arc::as_ptr(root), self));
+        let this = here.map(|here| roots.swap_remove(here));
+        drop(roots);
+        drop((registration, this));
+    }
+}
+
+impl Timer for Root {
+    /// A rank's patience is at its end, or nobody has come, or this root has stayed long enough after its refusal.
+    fn expired(&self) {
+        let mut state = self.state();
+        let now = Instant::now();
+        if now < state.deadline {
+            return; // an earlier deadline that has since been moved
+        }
+        match (&state.phase, state.first_came) {
+            (Phase::Gathering, Some(first)) => {
+                let refusal = state.gather.missing((now - first).as_millis() as u64);
+                self.refuse(&mut state, refusal);
+            }
+            (Phase::Gathering, None) | (Phase::Refused(_), _) => {
+                drop(state);
+                self.end();
+            }
+            (Phase::Running | Phase::Over, _) => {}
+        }
+    }
+}
+
+impl Handler for Door {
+    fn accepted(&self, _hello: Hello, stream: Stream) {
+        if let Some(root) = self.0.upgrade() {
+            root.admit(match stream {
+                Stream::Tcp(stream) => stream.into(),
+                Stream::Unix(stream) => stream.into(),
+            });
+        }
+    }
+}
+
+impl Inbox for SeatInbox {
+    fn frame(&self, kind: FrameKind, payload: &[u8]) -> Result<(), WireError> {
+        match kind {
+            FrameKind::Join => self.root.join(self.seat, payload),
+            FrameKind::Notice => self.root.notice(self.seat, payload),
+            FrameKind::Goodbye => {
+                self.root.goodbye(self.seat);
+                Ok(())
+            }
+            FrameKind::Table | FrameKind::Refusal => {
+                Err(WireError::Unexpected { kind: kind as u8 })
+            }
+        }
+    }
+
+    fn closed(&self, _damage: Option<WireError>) {
+        self.root.gone(self.seat);
+    }
+}

@@ -1,0 +1,302 @@
+//! Ranks as threads that join over sockets.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use annulus::bootstrap::{BootstrapError, Membership, Notice, Options, Refusal, Report, UniqueId};
+use annulus_transports::link::LinkError;
+use annulus_transports::tcp::StreamSource;
+
+/// Long enough for the busiest machine.
+const PATIENT: Duration = Duration::from_secs(60);
+
+type Joined = Result<(Membership, Receiver<Notice>), BootstrapError>;
+
+fn join(id: &UniqueId, rank: usize, world: usize, timeout: Duration) -> Joined {
+    let (sender, receiver) = channel();
+    let on_notice = Arc::new(move |notice| {
+        let _ = sender.send(notice);
+    });
+    let options = Options { timeout, on_notice, interfaces: None };
+    Membership::join(id, rank, world, &options).map(|membership| (membership, receiver))
+}
+
+/// Joins each (rank, world) in a thread of its own.
+fn join_each(ranks: &[(usize, usize)], timeout: Duration) -> Vec<Joined> {
+    let id = UniqueId::new().expect("a unique id");
+    let bytes = id.to_bytes();
+    thread::scope(|scope| {
+        let join = |&(rank, world): &(usize, usize)| {
+            let id = UniqueId::from_bytes(&bytes).expect("sound bytes");
+            scope.spawn(move || join(&id, rank, world, timeout))
+        };
+        let threads: Vec<_> = ranks.iter().map(join).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+fn join_world(world: usize) -> Vec<(Membership, Receiver<Notice>)> {
+    let ranks: Vec<_> = (0..world).map(|rank| (rank, world)).collect();
+    join_each(&ranks, PATIENT).into_iter().map(|joined| joined.expect("joined")).collect()
+}
+
+fn refusal(joined: &Joined) -> &Refusal {
+    match joined {
+        Err(BootstrapError::Refused(refusal)) => refusal,
+        Err(other) => panic!("not refused: {other}"),
+        Ok(_) => panic!("joined"),
+    }
+}
+
+fn next(notices: &Receiver<Notice>) -> Notice {
+    notices.recv_timeout(PATIENT).expect("a notice")
+}
+
+#[test]
+fn worlds_of_many_sizes_join() {
+    for world in [1, 2, 8, 64] {
+        let members = join_world(world);
+        for (rank, (membership, _)) in members.iter().enumerate() {
+            assert_eq!((membership.rank(), membership.world()), (rank, world));
+            assert_eq!(membership.tag(), members[0].0.tag());
+            for (peer, member) in membership.members().iter().enumerate() {
+                assert_eq!(member.rank, peer);
+                assert_eq!(member.pid, std::process::id());
+                assert!(membership.is_local(peer));
+                assert_eq!(member.addresses.is_empty(), world == 1);
+            }
+        }
+        assert_eq!(members[0].0.acceptor().is_none(), world == 1);
+    }
+}
+
+#[test]
+fn a_duplicate_rank_is_told_to_all() {
+    let joined = join_each(&[(0, 3), (1, 3), (1, 3)], PATIENT);
+    for joined in &joined {
+        let Refusal::DuplicateRank { rank: 1, first, second } = refusal(joined) else {
+            panic!("{}", refusal(joined));
+        };
+        assert_eq!((first.pid, second.pid), (std::process::id(), std::process::id()));
+    }
+}
+
+#[test]
+fn different_world_sizes_are_told_to_all() {
+    for joined in join_each(&[(0, 3), (1, 4)], PATIENT) {
+        let Refusal::WorldSize { first_world, second_world, .. } = refusal(&joined) else {
+            panic!("{}", refusal(&joined));
+        };
+        assert_eq!(first_world + second_world, 7);
+    }
+}
+
+#[test]
+fn a_rank_out_of_range_is_told_to_all() {
+    for joined in join_each(&[(0, 2), (2, 2)], PATIENT) {
+        assert!(matches!(refusal(&joined), Refusal::RankOutOfRange { rank: 2, world: 2, .. }));
+    }
+}
+
+#[test]
+fn impossible_worlds_are_refused_at_once() {
+    let id = UniqueId::new().expect("a unique id");
+    let error = |rank, world| join(&id, rank, world, PATIENT).expect_err("refused");
+    assert!(matches!(error(0, 0), BootstrapError::WorldSize { world: 0 }));
+    assert!(matches!(error(0, 1 << 20), BootstrapError::WorldSize { .. }));
+    assert!(matches!(error(1, 1), BootstrapError::RankOutOfRange { rank: 1, world: 1 }));
+}
+
+#[test]
+fn missing_ranks_are_named() {
+    for joined in join_each(&[(0, 4), (2, 4)], Duration::from_millis(700)) {
+        let Refusal::Missing { world: 4, missing, .. } = refusal(&joined) else {
+            panic!("{}", refusal(&joined));
+        };
+        assert_eq!(missing.to_string(), "ranks 1, 3");
+    }
+}
+
+#[test]
+fn a_late_rank_learns_why_there_is_no_job() {
+    let id = UniqueId::new().expect("a unique id");
+    let timeout = Duration::from_millis(1500);
+    let first = join(&id, 0, 2, timeout);
+    assert!(matches!(refusal(&first), Refusal::Missing { .. }));
+    let late = join(&id, 1, 2, PATIENT);
+    assert!(matches!(refusal(&late), Refusal::Missing { .. }));
+}
+
+#[test]
+fn a_rank_too_many_does_not_disturb_the_others() {
+    let id = UniqueId::new().expect("a unique id");
+    let members = thread::scope(|scope| {
+        let threads = [0, 1].map(|rank| {
+            scope.spawn({
+                let id = &id;
+                move || join(id, rank, 2, PATIENT)
+            })
+        });
+        threads.map(|thread| thread.join().expect("no panic").expect("joined"))
+    });
+    let third = join(&id, 1, 2, PATIENT);
+    assert!(matches!(refusal(&third), Refusal::DuplicateRank { rank: 1, .. }));
+    members[0].0.control().report(Report::Aborted { reason: "test".into() });
+    assert_eq!(next(&members[1].1), Notice::Aborted { rank: 0, reason: "test".into() });
+}
+
+#[test]
+fn a_wrong_secret_does_not_come_in() {
+    let id = UniqueId::new().expect("a unique id");
+    let other = UniqueId::new().expect("a unique id");
+    // The same root, by another job's secret.
+    let mut bytes = id.to_bytes();
+    bytes[8..40].copy_from_slice(&other.to_bytes()[8..40]);
+    bytes[8] ^= 1;
+    let checksum = blake3::hash(&bytes[..120]);
+    bytes[120..].copy_from_slice(&checksum.as_bytes()[..8]);
+    let forged = UniqueId::from_bytes(&bytes).expect("sound bytes");
+    let error = join(&forged, 0, 2, Duration::from_millis(300)).expect_err("refused");
+    assert!(matches!(error, BootstrapError::RootUnreachable { rank: 0, .. }), "{error}");
+}
+
+#[test]
+fn an_unreachable_root_is_named() {
+    // A port that nobody listens at: it was free a moment ago.
+    let port = std::net::TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|listener| listener.local_addr())
+        .expect("a port")
+        .port();
+    let id = UniqueId::new().expect("a unique id");
+    let mut bytes = id.to_bytes();
+    bytes[56..58].copy_from_slice(&port.to_le_bytes());
+    let checksum = blake3::hash(&bytes[..120]);
+    bytes[120..].copy_from_slice(&checksum.as_bytes()[..8]);
+    let id = UniqueId::from_bytes(&bytes).expect("sound bytes");
+    let error = join(&id, 1, 2, Duration::from_millis(300)).expect_err("nobody there").to_string();
+    assert!(error.contains("the unique id") && error.contains(&port.to_string()), "{error}");
+}
+
+#[test]
+fn reports_reach_all_others() {
+    let members = join_world(4);
+    members[2].0.control().report(Report::Broken { reason: "link with rank 1".into() });
+    for rank in [0, 1, 3] {
+        let expected = Notice::Broken { rank: 2, reason: "link with rank 1".into() };
+        assert_eq!(next(&members[rank].1), expected);
+    }
+    assert!(members[2].1.try_recv().is_err(), "not to the one who says it");
+}
+
+#[test]
+fn a_drop_says_goodbye() {
+    let mut members = join_world(3);
+    let (gone, _) = members.remove(1);
+    drop(gone);
+    for (_, notices) in &members {
+        assert_eq!(next(notices), Notice::Left { rank: 1 });
+    }
+}
+
+#[test]
+fn split_communicators_share_the_control_connection_and_hear_their_own() {
+    let members = join_world(4);
+    let split = |rank: usize, order: &[usize]| {
+        let (sender, receiver) = channel();
+        let on_notice = Arc::new(move |notice| {
+            let _ = sender.send(notice);
+        });
+        (members[rank].0.split(order, 7, on_notice), receiver)
+    };
+    let (three, three_notices) = split(3, &[3, 1]);
+    let (one, one_notices) = split(1, &[3, 1]);
+    let (three, one) = (three.expect("a member"), one.expect("a member"));
+    assert!(split(0, &[3, 1]).0.is_none(), "not among them");
+    assert!(split(3, &[3, 3]).0.is_none() && split(3, &[3, 9]).0.is_none());
+    assert_eq!((three.rank(), one.rank(), one.world()), (0, 1, 2));
+    assert_eq!(three.tag(), one.tag());
+    assert_ne!(one.tag(), members[1].0.tag());
+    assert_eq!(one.members()[0].rank, 0);
+
+    one.control().report(Report::Broken { reason: "x".into() });
+    assert_eq!(next(&three_notices), Notice::Broken { rank: 1, reason: "x".into() });
+    assert!(members[0].1.try_recv().is_err(), "the parent is sound");
+    // A child's child.
+    let grandchild = three.split(&[1, 0], 0, Arc::new(|_| {})).expect("a member");
+    assert_eq!(grandchild.rank(), 1);
+    drop((three, grandchild));
+    let mut members = members;
+    drop(members.remove(3));
+    assert_eq!(next(&one_notices), Notice::Left { rank: 0 }, "renumbered");
+}
+
+#[test]
+fn streams_connect_ranks_pairwise() {
+    use std::io::{Read, Write};
+    let members = join_world(3);
+    let deadline = Instant::now() + PATIENT;
+    let barrier = Barrier::new(3);
+    thread::scope(|scope| {
+        for (rank, (membership, _)) in members.iter().enumerate() {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                for peer in (0..3).filter(|peer| *peer != rank) {
+                    for index in 0..2 {
+                        let mut stream =
+                            membership.peers().stream(peer, index, deadline).expect("connected");
+                        stream.write_all(&[rank as u8, index as u8]).expect("sent");
+                        let mut got = [0; 2];
+                        stream.read_exact(&mut got).expect("received");
+                        assert_eq!(got, [peer as u8, index as u8]);
+                    }
+                }
+                barrier.wait();
+            });
+        }
+    });
+}
+
+#[test]
+fn waiting_for_a_stream_ends_when_the_peer_leaves() {
+    let mut members = join_world(2);
+    let (one, _) = members.remove(1);
+    let (zero, _) = members.remove(0);
+    let waiter =
+        thread::spawn(move || one.peers().stream(0, 0, Instant::now() + PATIENT).map(drop));
+    drop(zero);
+    let error = waiter.join().expect("no panic").expect_err("gone");
+    assert!(matches!(error, LinkError::Closed { peer: 0, .. }), "{error}");
+}
+
+#[test]
+fn segments_are_handed_over_before_and_after_the_offer() {
+    use std::os::fd::{AsFd, OwnedFd};
+    let members = join_world(2);
+    let deadline = Instant::now() + PATIENT;
+    let memory = |name: &str| -> OwnedFd {
+        let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
+        rustix::io::write(&fd, name.as_bytes()).expect("written");
+        fd
+    };
+    let content = |fd: &OwnedFd| {
+        let mut buffer = [0; 16];
+        let count = rustix::io::pread(fd.as_fd(), &mut buffer, 0).expect("read");
+        String::from_utf8_lossy(&buffer[..count]).into_owned()
+    };
+    let id = 0x1_2345_6789_abcd;
+    members[0].0.peers().offer(id, memory("early"));
+    let early = members[1].0.peers().segment(0, id, deadline).expect("a segment");
+    assert_eq!(content(&early), "early");
+    thread::scope(|scope| {
+        let zero = members[0].0.peers();
+        let waiter = scope.spawn(move || zero.segment(1, 5, deadline));
+        members[1].0.peers().offer(5, memory("late"));
+        let late = waiter.join().expect("no panic").expect("a segment");
+        assert_eq!(content(&late), "late");
+    });
+    members[0].0.peers().withdraw(id);
+    let soon = Instant::now() + Duration::from_millis(50);
+    assert!(members[1].0.peers().segment(0, id, soon).is_err());
+}
