@@ -21,5 +21,5 @@ pub use collective::{CallError, Collective, CollectiveKind, Rank};
 pub use data_type::DataType;
 pub use exchange::{CountArgument, Direction, Exchange, ExchangeError, Transfer};
 pub use fingerprint::{Description, Fingerprint};
-pub use plan::{Buffer, Instruction, Lane, LinkId, MIN_LINK_CHUNKS, Plan, Span};
+pub use plan::{Buffer, Instruction, Lane, LinkId, MAX_CHUNK_PIECES, MIN_LINK_CHUNKS, Plan, Span};
 pub use reduce_op::{ReduceKind, ReduceOp, Scalar};

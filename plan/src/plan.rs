@@ -31,6 +31,10 @@ use crate::Rank;
 /// How many chunks any link holds before a sender has to wait for the receiver.
 pub const MIN_LINK_CHUNKS: usize = 2;
 
+/// The most pieces that a message of one chunk is cut into. A link holds [`MIN_LINK_CHUNKS`] chunks
+/// in that many pieces each.
+pub const MAX_CHUNK_PIECES: usize = 16;
+
 /// What one rank must do for one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {

@@ -3,8 +3,8 @@
 
 use annulus_plan::algorithms::{Algorithm, Choice, Protocol, build, exchange};
 use annulus_plan::{
-    Buffer, Collective, CollectiveKind, DataType, Direction, Exchange, Instruction, ReduceOp,
-    Transfer,
+    Buffer, Collective, CollectiveKind, DataType, Direction, Exchange, Instruction,
+    MAX_CHUNK_PIECES, ReduceOp, Transfer,
 };
 
 #[test]
@@ -108,6 +108,14 @@ fn low_latency_cuts_pieces_but_not_messages() {
         let low_latency = build(&call, &choice, 1).expect("known");
         assert_eq!((simple.chunk_bytes, low_latency.chunk_bytes), (4096, 1024));
         assert_eq!(simple.lanes, low_latency.lanes);
+    }
+    let large = call(CollectiveKind::AllReduce, 2, DataType::F32, 0, 100);
+    for chunk_bytes in [64, 1024, 1088, 16 << 10, 20 << 10, (1 << 20) + 64] {
+        let choice =
+            Choice { protocol: Protocol::LowLatency, ..choice(Algorithm::Ring, 1, chunk_bytes) };
+        let piece = build(&large, &choice, 0).expect("known").chunk_bytes;
+        assert!(piece.is_multiple_of(64) && piece <= chunk_bytes);
+        assert!(chunk_bytes.div_ceil(piece) <= MAX_CHUNK_PIECES);
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! A link carries messages in order from one rank to another. A message is cut into **pieces**; each
 //! opens with the call's [`Fingerprint`] and its length. A link holds at least
-//! [`MIN_LINK_CHUNKS`](annulus_plan::MIN_LINK_CHUNKS) chunks (of [`Fabric::max_chunk_bytes`]) that nobody has received, so that this much can be sent without waiting for the receiver.
+//! [`MIN_LINK_CHUNKS`](annulus_plan::MIN_LINK_CHUNKS) chunks (of [`Fabric::max_chunk_bytes`]) that
+//! nobody has received, so that this much can be sent without waiting for the receiver; also when
+//! each is cut into [`MAX_CHUNK_PIECES`](annulus_plan::MAX_CHUNK_PIECES) pieces.
 //!
 //! Nothing here blocks. A call that cannot go on says so, and the caller comes back later, after
 //! it has spun, yielded or slept on its [`Doorbell`](crate::doorbell::Doorbell).

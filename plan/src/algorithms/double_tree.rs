@@ -3,7 +3,7 @@
 //!
 //! The first tree is the in-order tree: number the nodes from 1; odd ones are leaves, and a
 //! subtree's root is the node of its range that is divisible by the highest power of two. The
-//! second is the first with the nodes renamed so that the parent nodes of one are leaves of the
+//! second is the first with the nodes renamed so that the inner nodes of one are leaves of the
 //! other: mirrored if there is an even number of nodes, moved on by one if there is an odd number.
 //! Since each node sends to two children in one tree only, two halves of a message, one down each
 //! tree, use the full bandwidth of every node.

@@ -1,12 +1,12 @@
 //! What all algorithms share: where a rank stands, where its bytes lie, and how its plan is put
 //! together.
 
-use crate::{Buffer, Collective, Instruction, Lane, LinkId, Plan, Rank, Span};
+use crate::{Buffer, Collective, Instruction, Lane, LinkId, MAX_CHUNK_PIECES, Plan, Rank, Span};
 
 use super::partition::{Part, Partition, partition};
 use super::{Choice, Protocol};
 
-/// Pieces of the low-latency protocol are at most this long, in bytes.
+/// Pieces of the low-latency protocol are this long, in bytes, unless chunks would take too many.
 const LOW_LATENCY_PIECE: usize = 1024;
 
 /// One rank's view of a call and of how it is to be cut.
@@ -97,9 +97,13 @@ impl Layout<'_> {
 
 /// How messages are cut on the wire. An algorithm's own chunks do not depend on the protocol.
 pub(super) fn piece_bytes(choice: &Choice) -> usize {
+    let chunk = choice.chunk_bytes;
     match choice.protocol {
-        Protocol::Simple => choice.chunk_bytes,
-        Protocol::LowLatency => choice.chunk_bytes.min(LOW_LATENCY_PIECE),
+        Protocol::Simple => chunk,
+        Protocol::LowLatency => {
+            let fewest = chunk.div_ceil(MAX_CHUNK_PIECES).next_multiple_of(64);
+            fewest.max(LOW_LATENCY_PIECE).min(chunk)
+        }
     }
 }
 

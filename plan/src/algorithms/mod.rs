@@ -102,8 +102,8 @@ impl fmt::Display for Algorithm {
 pub enum Protocol {
     /// Large pieces: full bandwidth.
     Simple,
-    /// Pieces of at most 1 KiB, so that the receiver starts while the sender still writes; a
-    /// payload of up to 32 bytes travels in the cache line of its flag.
+    /// Pieces of 1 KiB, so that the receiver starts while the sender still writes; of a 16th of a
+    /// chunk where that is more. A payload of up to 32 bytes travels in the cache line of its flag.
     LowLatency,
 }
 
@@ -151,8 +151,9 @@ pub struct Unsupported {
 /// [`ReduceOp::PreMulSum`](crate::ReduceOp::PreMulSum) multiplies.
 ///
 /// Messages have at most `choice.chunk_bytes` bytes, whatever the protocol: the plan relies on
-/// links that hold [`MIN_LINK_CHUNKS`](crate::MIN_LINK_CHUNKS) times `choice.chunk_bytes` bytes,
-/// also when the low-latency protocol cuts messages into shorter pieces ([`Plan::chunk_bytes`]).
+/// links that hold [`MIN_LINK_CHUNKS`](crate::MIN_LINK_CHUNKS) times as much, also when the
+/// low-latency protocol cuts a message into up to [`MAX_CHUNK_PIECES`](crate::MAX_CHUNK_PIECES)
+/// pieces of [`Plan::chunk_bytes`].
 ///
 /// The time to build is in proportion to the number of instructions. One rank alone copies its
 /// input, if anything; a call of no elements has an empty plan.

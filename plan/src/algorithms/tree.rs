@@ -4,8 +4,8 @@
 //! outside of the trees, which span the other ranks, and joined to both tops. Up and down are lanes
 //! of their own, so that a chunk goes up while another comes down.
 //!
-//! A chunk of the output is overwritten by the result only after it went up, been read by the
-//! parent and come back, so everything may be sent by reference.
+//! A chunk is overwritten only by its result, which cannot come down before the parent has read what
+//! went up, so everything may be sent by reference.
 
 use crate::{CollectiveKind, LinkId, Plan, Rank, Span};
 
