@@ -5,8 +5,11 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus::bootstrap::{BootstrapError, Membership, Notice, Options, Refusal, Report, UniqueId};
+use annulus::bootstrap::{
+    BootstrapError, Membership, Notice, Options, Refusal, Report, Segments, UniqueId,
+};
 use annulus_transports::link::LinkError;
+use annulus_transports::shm::SegmentSource;
 use annulus_transports::tcp::StreamSource;
 
 /// Long enough for the busiest machine.
@@ -271,7 +274,7 @@ fn waiting_for_a_stream_ends_when_the_peer_leaves() {
 }
 
 #[test]
-fn segments_are_handed_over_before_and_after_the_offer() {
+fn segments_are_handed_over_also_to_who_asks_too_early() {
     use std::os::fd::{AsFd, OwnedFd};
     let members = join_world(2);
     let deadline = Instant::now() + PATIENT;
@@ -285,18 +288,18 @@ fn segments_are_handed_over_before_and_after_the_offer() {
         let count = rustix::io::pread(fd.as_fd(), &mut buffer, 0).expect("read");
         String::from_utf8_lossy(&buffer[..count]).into_owned()
     };
-    let id = 0x1_2345_6789_abcd;
-    members[0].0.peers().offer(id, memory("early"));
-    let early = members[1].0.peers().segment(0, id, deadline).expect("a segment");
-    assert_eq!(content(&early), "early");
-    thread::scope(|scope| {
-        let zero = members[0].0.peers();
-        let waiter = scope.spawn(move || zero.segment(1, 5, deadline));
-        members[1].0.peers().offer(5, memory("late"));
-        let late = waiter.join().expect("no panic").expect("a segment");
-        assert_eq!(content(&late), "late");
+    let fds = [memory("zero"), memory("one")];
+    let serve: Segments = Arc::new(move |id| match fds.get(id as usize) {
+        Some(fd) => fd.try_clone().map(Some),
+        None => Ok(None),
     });
-    members[0].0.peers().withdraw(id);
-    let soon = Instant::now() + Duration::from_millis(50);
-    assert!(members[1].0.peers().segment(0, id, soon).is_err());
+    let [zero, one] = [0, 1].map(|rank| members[rank].0.peers());
+    zero.serve_segments(serve.clone());
+    assert_eq!(content(&one.segment(0, 1, deadline).expect("a segment")), "one");
+    assert!(one.segment(0, 2, deadline).is_err(), "there is none");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(move || zero.segment(1, 0, deadline));
+        one.serve_segments(serve);
+        assert_eq!(content(&waiter.join().expect("no panic").expect("a segment")), "zero");
+    });
 }

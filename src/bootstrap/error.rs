@@ -94,7 +94,7 @@ pub enum BootstrapError {
         /// What says so.
         source_of_root: String,
         /// The cause.
-        source: AcceptError,
+        source: io::Error,
     },
     /// The socket that rank 0 has inherited is none to listen on.
     #[error("ANNULUS_LISTEN_FD={fd} is no listening TCP socket: {source}")]

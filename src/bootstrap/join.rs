@@ -1,7 +1,7 @@
 //! Joining a job.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,9 @@ use super::record::{MAX_ADDRESSES, MAX_WORLD, Record, Table};
 use super::root::{ROOT, Root};
 use super::wire::{FRAME_HEAD, FrameKind, WireError, frame, frame_head};
 use super::{BootstrapError, Refusal, UniqueId, VERSION};
+
+/// How long the root's last word may be under way.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// How a rank joins.
 #[derive(Clone)]
@@ -49,6 +52,14 @@ impl Options {
     }
 }
 
+impl Options {
+    /// When joining that begins now must be over.
+    pub(super) fn deadline(&self) -> Instant {
+        const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+        Instant::now() + self.timeout.min(LONGEST)
+    }
+}
+
 impl UniqueId {
     /// Names a new job, whose root is this process: it listens, and keeps serving until the last rank that joins has left, or an hour
     /// if nobody comes.
@@ -58,24 +69,31 @@ impl UniqueId {
     pub fn new() -> Result<Self, BootstrapError> {
         let acceptor = Acceptor::shared()?;
         let filter = interfaces_from_env()?;
+        let offered = own_addresses(filter.as_ref(), None, acceptor.tcp_address())?;
+        let addresses = offered.iter().map(SocketAddr::ip).take(MAX_ROOT_ADDRESSES).collect();
+        Self::serve(&acceptor, addresses)
+    }
+
+    /// The same for ranks of this host only: it works whatever becomes of the host's interfaces.
+    pub(super) fn on_this_host() -> Result<Self, BootstrapError> {
+        let loopback = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        Self::serve(&Acceptor::shared()?, loopback)
+    }
+
+    fn serve(acceptor: &Arc<Acceptor>, addresses: Vec<IpAddr>) -> Result<Self, BootstrapError> {
         let host_id = HostId::current().map_err(BootstrapError::io("read the host's identity"))?;
         let secret = Secret::random().map_err(BootstrapError::io("draw random numbers"))?;
-        let mut offered = own_addresses(filter.as_ref(), None, acceptor.tcp_address())?;
-        offered.truncate(MAX_ROOT_ADDRESSES);
-        let id = Self {
-            secret,
-            addresses: offered.iter().map(SocketAddr::ip).collect(),
-            port: acceptor.tcp_address().port(),
-            host_id: host_id.to_bytes(),
-        };
-        Root::start(&acceptor, &id.secret, id.host_id, false)
+        let port = acceptor.tcp_address().port();
+        let id = Self { secret, addresses, port, host_id: host_id.to_bytes() };
+        Root::start(acceptor, &id.secret, id.host_id, false)
             .map_err(BootstrapError::io("start the root's service"))?;
         Ok(id)
     }
 }
 
 impl Membership {
-    /// Joins the job that `id` names as `rank` of `world`. Blocks until all ranks have joined, at most `options.timeout`. A world of one opens nothing.
+    /// Joins the job that `id` names as `rank` of `world`. Blocks until all ranks have joined, at most `options.timeout`, and two
+    /// seconds more if the root falls silent. A world of one opens nothing.
     ///
     /// # Errors
     /// When the root cannot be reached, when ranks contradict each other or do not come in time ([`Refusal`], on every rank that
@@ -97,7 +115,7 @@ impl Membership {
         }
         let root =
             RootSpot { addresses, secret: id.secret.clone(), source: "the unique id".into() };
-        let deadline = Instant::now() + options.timeout;
+        let deadline = options.deadline();
         Self::join_at(&root, rank, world, options, deadline)
     }
 
@@ -142,7 +160,8 @@ impl Membership {
         let record = describe(rank, world, &acceptor, &stream, options, deadline)?;
         let lost = |error: io::Error| BootstrapError::RootLost { what: error.to_string() };
         stream.write_all(&frame(FrameKind::Join, &record.encode())).map_err(lost)?;
-        let table = read_answer(&mut stream, world, deadline)?;
+        // The root answers when the time is up, and names who is missing.
+        let table = read_answer(&mut stream, world, deadline + GRACE)?;
         let root_ranks = table
             .records
             .iter()
@@ -196,12 +215,10 @@ fn describe(
     let listening = acceptor.tcp_address();
     let root = to_root.peer_addr().ok();
     let offered = own_addresses(options.interfaces.as_ref(), root, listening)?;
-    let left = deadline.saturating_duration_since(Instant::now());
     Ok(Record {
         rank: rank as u32,
         world: world as u32,
-        // The root's answer, which names the missing, must be back before this rank gives up.
-        patience: left - (left / 10).min(Duration::from_secs(1)),
+        patience: deadline.saturating_duration_since(Instant::now()),
         version: VERSION.into(),
         pid: std::process::id(),
         host_name: host_name(),

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use annulus_plan::Rank;
@@ -18,6 +18,7 @@ use annulus_transports::host::HostId;
 use annulus_transports::interface::reachable_addresses;
 use annulus_transports::link::LinkError;
 use annulus_transports::secret::Secret;
+use annulus_transports::shm::SegmentSource;
 use annulus_transports::tcp::StreamSource;
 
 use super::notice::Notice;
@@ -45,6 +46,9 @@ pub(super) struct Reach {
     pub(super) unix_name: Vec<u8>,
 }
 
+/// Looks up the descriptor of this rank's shared memory segment by its id. Runs on the acceptor's thread, and must not block.
+pub type Segments = Arc<dyn Fn(u32) -> io::Result<Option<OwnedFd>> + Send + Sync>;
+
 /// The connections of one rank of one communicator.
 pub struct Peers {
     rank: Rank,
@@ -59,10 +63,10 @@ pub struct Peers {
 struct State {
     /// Streams that peers have opened and nobody has asked for yet.
     streams: HashMap<(Rank, usize), TcpStream>,
-    /// What this rank hands out, by id.
-    offers: HashMap<u64, OwnedFd>,
-    /// Peers that asked before the offer was there.
-    waiting: Vec<(u64, UnixStream)>,
+    /// Who answers requests for segments.
+    segments: Option<Segments>,
+    /// Peers that asked before somebody answered.
+    waiting: Vec<(u32, UnixStream)>,
     gone: HashSet<Rank>,
     closed: bool,
 }
@@ -81,47 +85,29 @@ impl Peers {
         lock(&self.reach).get(rank).cloned()
     }
 
-    /// From now on peers get a duplicate of `descriptor` when they ask for segment `id`.
-    pub fn offer(&self, id: u64, descriptor: OwnedFd) {
+    /// From now on, peers on this host that ask for a [segment](SegmentSource) of this rank get what `segments` finds; also those
+    /// that have asked before. It is dropped with the membership.
+    pub fn serve_segments(&self, segments: Segments) {
         let mut state = lock(&self.state);
-        let ready = state.waiting.extract_if(.., |(wanted, _)| *wanted == id).collect::<Vec<_>>();
-        for (_, stream) in ready {
-            // If the peer is gone, somebody else will notice.
-            let _ = send_fd(&stream, descriptor.as_fd());
+        if state.closed {
+            return;
         }
-        state.offers.insert(id, descriptor);
-    }
-
-    /// Peers get segment `id` no more; those that have it keep it.
-    pub fn withdraw(&self, id: u64) {
-        lock(&self.state).offers.remove(&id);
-    }
-
-    /// The segment `id` that `peer`, a rank of this host, [offers](Self::offer) or is going to offer. Blocks at
-    /// most until `deadline`.
-    ///
-    /// # Errors
-    /// When the peer is gone, cannot be reached, or does not offer it in time.
-    pub fn segment(&self, peer: Rank, id: u64, deadline: Instant) -> Result<OwnedFd, LinkError> {
-        let reach = self.reach_of(peer)?;
-        let hello = Hello {
-            index: id as u32,
-            tag: (id >> 32) as u32,
-            ..self.hello(peer, purpose::SEGMENT)
-        };
-        let stream = self.connect(peer, deadline, |deadline| {
-            connect_unix(&reach.unix_name, &self.secret, hello, deadline)
-        })?;
-        recv_fd(&stream, deadline)
-            .map_err(|error| failed(peer, "receive a shared segment", io::Error::other(error)))
+        state.segments = Some(segments.clone());
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        for (id, stream) in waiting {
+            hand_over(&segments, id, &stream);
+        }
     }
 
     /// Ends every wait here, now and later, with an error.
     pub fn close(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
-        state.waiting.clear();
+        let dropped = (state.segments.take(), std::mem::take(&mut state.waiting));
+        let streams = std::mem::take(&mut state.streams);
         drop(state);
+        drop((dropped, streams)); // with the lock released: what answered may own anything
         self.arrived.notify_all();
     }
 
@@ -191,6 +177,18 @@ impl StreamSource for Peers {
     }
 }
 
+impl SegmentSource for Peers {
+    fn segment(&self, peer: Rank, id: u32, deadline: Instant) -> Result<OwnedFd, LinkError> {
+        let reach = self.reach_of(peer)?;
+        let hello = Hello { index: id, ..self.hello(peer, purpose::SEGMENT) };
+        let stream = self.connect(peer, deadline, |deadline| {
+            connect_unix(&reach.unix_name, &self.secret, hello, deadline)
+        })?;
+        recv_fd(&stream, deadline)
+            .map_err(|error| failed(peer, "receive a shared segment", io::Error::other(error)))
+    }
+}
+
 impl Handler for Peers {
     fn accepted(&self, hello: Hello, stream: Stream) {
         let mut state = lock(&self.state);
@@ -203,16 +201,13 @@ impl Handler for Peers {
                 drop(state);
                 self.arrived.notify_all();
             }
-            (purpose::SEGMENT, Stream::Unix(stream)) => {
-                let id = u64::from(hello.tag) << 32 | u64::from(hello.index);
-                match state.offers.get(&id) {
-                    // One message fits into a fresh socket's buffer: this does not block.
-                    Some(descriptor) => {
-                        let _ = send_fd(&stream, descriptor.as_fd());
-                    }
-                    None => state.waiting.push((id, stream)),
+            (purpose::SEGMENT, Stream::Unix(stream)) => match state.segments.clone() {
+                Some(segments) => {
+                    drop(state);
+                    hand_over(&segments, hello.index, &stream);
                 }
-            }
+                None => state.waiting.push((hello.index, stream)),
+            },
             // Another version's purpose: closing the stream says so.
             _ => {}
         }
@@ -234,6 +229,14 @@ impl State {
 impl fmt::Debug for Peers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Peers").field("rank", &self.rank).finish_non_exhaustive()
+    }
+}
+
+/// Answers a request. Closing the stream without a descriptor says that there is none.
+fn hand_over(segments: &Segments, id: u32, stream: &UnixStream) {
+    if let Ok(Some(descriptor)) = segments(id) {
+        // One message fits into a fresh socket's buffer: this does not block. A peer that is gone needs no answer.
+        let _ = send_fd(stream, descriptor.as_fd());
     }
 }
 

@@ -117,6 +117,16 @@ impl Root {
         Ok(())
     }
 
+    /// Ends the root of a job that nobody is going to join.
+    pub(super) fn cancel(secret: &Secret) {
+        let key = secret.key_id();
+        let found = |(other, _): &&(KeyId, Arc<Self>)| *other == key;
+        let root = lock(&ROOTS).iter().find(found).map(|(_, root)| root.clone());
+        if let Some(root) = root {
+            root.end();
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }

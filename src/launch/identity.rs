@@ -23,7 +23,7 @@ impl JobIdentity {
     }
 
     /// A digest that all ranks of the job share, on all hosts. `purpose` separates the digest's uses.
-    pub fn digest(&self, purpose: &str) -> [u8; 32] {
+    pub(crate) fn digest(&self, purpose: &str) -> [u8; 32] {
         let mut hash = blake3::Hasher::new_derive_key("annulus 2026 job identity");
         let mut add = |text: &str| {
             hash.update(&(text.len() as u64).to_le_bytes());
@@ -38,7 +38,7 @@ impl JobIdentity {
     }
 
     /// A digest that the ranks of the job on this host share, and no other user's.
-    pub fn digest_on_host(&self, purpose: &str) -> [u8; 32] {
+    pub(crate) fn digest_on_host(&self, purpose: &str) -> [u8; 32] {
         let mut hash = blake3::Hasher::new_derive_key("annulus 2026 job identity on a host");
         hash.update(&self.digest(purpose));
         hash.update(&rustix::process::getuid().as_raw().to_le_bytes());

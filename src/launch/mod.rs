@@ -2,7 +2,7 @@
 //!
 //! [`Launch::from_env`] recognises, in this order: `annulus run`, torchrun (and anything else that sets
 //! `RANK`, `WORLD_SIZE`, `MASTER_ADDR`), Open MPI, MPICH and Intel MPI, and SLURM. Reading the
-//! environment opens nothing; [`Bootstrap::launched`](crate::bootstrap::Bootstrap::launched) then brings the ranks together.
+//! environment opens nothing; [`Membership::launched`](crate::bootstrap::Membership::launched) then brings the ranks together.
 //!
 //! # Where the ranks meet
 //!
