@@ -15,6 +15,7 @@ mod plan;
 mod reduce_op;
 pub mod simulator;
 pub mod topology;
+pub mod tuner;
 pub mod verifier;
 
 pub use collective::{CallError, Collective, CollectiveKind, Rank};

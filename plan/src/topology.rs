@@ -81,6 +81,9 @@ pub struct Link {
     pub simple: PieceCost,
     /// Costs of a piece under [`Protocol::LowLatency`].
     pub low_latency: PieceCost,
+    /// Factor of a piece's fixed cost where ranks take turns on cores: the receiver does not poll what the sender
+    /// still writes.
+    pub fixed_in_turn: f64,
     /// Bytes that the link holds before the sender waits, if that is more than the
     /// [`MIN_LINK_CHUNKS`](crate::MIN_LINK_CHUNKS) chunks that any link holds.
     pub buffer_bytes: usize,
@@ -224,15 +227,15 @@ impl Host {
             // Two processes with non-temporal stores: 19 to 21 GB/s each.
             memory_bandwidth: 40e9,
             cache_bytes: 32 << 20,
-            // A sched_yield that finds somebody else takes a little over 1 µs.
-            switch_seconds: 1.1e-6,
+            // Four ranks on two cores: 8 B in 3.0 to 4.7 µs; eight: in 6.7 to 7.8.
+            switch_seconds: 0.9e-6,
             // Instruction and call overhead; with the latency of a link, an 8 B all-reduce of two ranks
             // takes 80 ns.
             instruction_seconds: 15e-9,
             copy_per_byte: 1.0 / 33e9,
             // f32 from the first-level caches; bf16 with AVX2, 17 GB/s. The 8-bit floats were not measured.
             reduce_per_byte: ReduceRates {
-                native: 1.0 / 60e9,
+                native: 1.0 / 120e9,
                 half: 1.0 / 17e9,
                 quarter: 1.0 / 4e9,
             },
@@ -305,10 +308,12 @@ impl LocalTransport {
                 latency: 50e-9,
                 // Two ranks, two-shot in a 1 MiB ring: 32 KiB in 2.6 µs, 128 KiB in 6.8, 2 MiB in 110 with
                 // chunks of 128 KiB and in 131 with chunks of 32 KiB.
-                simple: PieceCost::symmetric(200e-9, 0.0208e-9),
+                simple: PieceCost::symmetric(200e-9, 0.0229e-9),
                 // Two ranks, one-shot through small slots whose lines bounce between two cores:
                 // about 9 ns for each line of 64 bytes.
-                low_latency: PieceCost::symmetric(2e-9, 0.0615e-9),
+                low_latency: PieceCost::symmetric(2e-9, 0.066e-9),
+                // Eight ranks on two cores, two-shot: 32 KiB in 25 to 31 µs.
+                fixed_in_turn: 0.3,
                 buffer_bytes: 1 << 20,
                 chunk_bytes: 128 << 10,
                 large_chunk_bytes: 256 << 10,
@@ -319,6 +324,7 @@ impl LocalTransport {
                 latency: 2e-6,
                 simple: PieceCost::symmetric(2.6e-6, 0.096e-9),
                 low_latency: PieceCost::symmetric(2.6e-6, 0.096e-9),
+                fixed_in_turn: 1.0,
                 buffer_bytes: 1 << 20,
                 chunk_bytes: 256 << 10,
                 large_chunk_bytes: 1 << 20,

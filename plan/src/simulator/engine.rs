@@ -50,9 +50,9 @@ struct Core {
     ready: VecDeque<u32>,
     /// Whether an event is due when the core is free.
     awaited: bool,
-    /// The rank that ran last, where ranks share the core.
-    current: u32,
-    shared: bool,
+    /// How many ranks share the core, and which of them, by turn, ran last.
+    ranks: usize,
+    current: usize,
 }
 
 /// What ranks of a host share beside cores.
@@ -62,6 +62,7 @@ struct Shared {
     ingress_free: f64,
     /// Seconds per byte of memory; 0 while the cache holds everything.
     memory_per_byte: f64,
+    oversubscribed: bool,
 }
 
 pub(super) struct Engine<'a> {
@@ -99,7 +100,7 @@ enum Next {
 impl<'a> Engine<'a> {
     pub(super) fn new(topology: &'a Topology, workload: Workload, program: &'a Program) -> Self {
         let places = topology.places();
-        let mut ranks_of_host = vec![0; topology.hosts().len()];
+        let mut ranks_of_host = vec![0_usize; topology.hosts().len()];
         for place in places {
             ranks_of_host[place.host] += 1;
         }
@@ -107,8 +108,8 @@ impl<'a> Engine<'a> {
         let mut first_core = Vec::new();
         for (host, &ranks) in topology.hosts().iter().zip(&ranks_of_host) {
             first_core.push(cores.len());
-            let shared = host.is_oversubscribed(ranks);
-            cores.extend((0..ranks.min(host.cores)).map(|_| Core::new(shared)));
+            let on_core = |core: usize| (ranks - core).div_ceil(host.cores);
+            cores.extend((0..ranks.min(host.cores)).map(|core| Core::new(on_core(core))));
         }
         let core_of_rank = places.iter().map(|place| {
             (first_core[place.host] + place.local % topology.hosts()[place.host].cores) as u32
@@ -123,8 +124,8 @@ impl<'a> Engine<'a> {
             let host = |rank: u32| places[rank as usize].host as u32;
             Link::new(host(route.from), host(route.to))
         });
-        let shared = topology.hosts().iter().zip(&program.footprint);
-        let shared = shared.map(|(host, &footprint)| Shared::new(host, footprint));
+        let shared = topology.hosts().iter().zip(&program.footprint).zip(&ranks_of_host);
+        let shared = shared.map(|((host, &footprint), &ranks)| Shared::new(host, footprint, ranks));
         Self {
             topology,
             program,
@@ -170,6 +171,64 @@ impl<'a> Engine<'a> {
         Ok(Prediction { seconds: last, ..self.prediction })
     }
 
+    /// See [`estimate`](super::estimate()).
+    pub(super) fn estimate(&self) -> f64 {
+        let ranks = self.topology.world();
+        let (mut lane_of_rank, mut core_of_rank) = (vec![0.0_f64; ranks], vec![0.0; ranks]);
+        let hosts = self.topology.hosts();
+        let (mut traffic, mut sent) = (vec![0.0; hosts.len()], vec![0.0; hosts.len()]);
+        let mut longest_stream = 0.0_f64;
+        for track in &self.program.tracks {
+            let rank = track.rank as usize;
+            let host_index = self.topology.places()[rank].host;
+            let host = &hosts[host_index];
+            let mut lane = 0.0;
+            let mut stream = 0.0;
+            for run in &self.program.runs[track.begin..track.end] {
+                let (count, bytes) = (f64::from(run.count), run.bytes as f64);
+                let work = count * self.work(run, track.chunk_bytes, false, run.bytes, host);
+                core_of_rank[rank] += work;
+                lane += work;
+                traffic[host_index] += count * bytes * f64::from(run.touches);
+                let passes_on = run.input != NONE && run.output != NONE;
+                if passes_on {
+                    lane += count * self.latency(run.input);
+                    if self.cores[self.core_of_rank[rank] as usize].ranks > 1 {
+                        core_of_rank[rank] += count * host.switch_seconds;
+                    }
+                }
+                if run.output != NONE && self.crosses(run.output) {
+                    sent[host_index] += count * bytes;
+                    stream += count * bytes;
+                }
+            }
+            longest_stream = longest_stream.max(stream);
+            lane_of_rank[rank] = lane_of_rank[rank].max(lane);
+        }
+
+        let mut given = vec![0_usize; hosts.len()];
+        let mut of_host = vec![0_usize; hosts.len()];
+        for (rank, place) in self.topology.places().iter().enumerate() {
+            of_host[place.host] += 1;
+            given[place.host] += usize::from(self.program.is_given(rank));
+        }
+        let network = self.topology.network();
+        let stream = network.stream_bandwidth.min(network.bandwidth);
+        let lanes: f64 = lane_of_rank.iter().sum();
+        let mut seconds = lanes / given.iter().sum::<usize>().max(1) as f64;
+        seconds = seconds.max(longest_stream / stream);
+        for (rank, place) in self.topology.places().iter().enumerate() {
+            let turns = of_host[place.host].div_ceil(hosts[place.host].cores) as f64;
+            seconds = seconds.max(core_of_rank[rank] * turns);
+        }
+        for (index, &given) in given.iter().enumerate().filter(|&(_, &given)| given > 0) {
+            let all = of_host[index] as f64 / given as f64;
+            seconds = seconds.max(traffic[index] * all * self.shared[index].memory_per_byte);
+            seconds = seconds.max(sent[index] * all / network.bandwidth);
+        }
+        seconds
+    }
+
     /// Queues a lane for the time when it can go on, as far as that is known at `now`.
     fn schedule(&mut self, lane: u32, now: f64) {
         if let Next::At(time, _) = self.next(lane, now) {
@@ -185,7 +244,7 @@ impl<'a> Engine<'a> {
 
     /// Lets a core that is free do one step.
     fn dispatch(&mut self, core: u32, now: f64) -> Result<(), SimulationError> {
-        let this = &mut self.cores[core as usize];
+        let this = &self.cores[core as usize];
         if this.ready.is_empty() {
             return Ok(());
         }
@@ -193,12 +252,14 @@ impl<'a> Engine<'a> {
             self.await_core(core, now);
             return Ok(());
         }
+        // Ranks that wait yield in turn, so the next that can go on is the next in turn.
         let mut chosen = 0;
-        if this.shared {
-            let rank_of = |&lane: &u32| self.program.tracks[lane as usize].rank;
-            let current = this.current;
-            chosen = this.ready.iter().position(|lane| rank_of(lane) == current).unwrap_or(0);
+        if this.ranks > 1 {
+            let turns = |&lane: &u32| this.turns_to(turn_of(self.topology, self.program, lane));
+            let nearest = this.ready.iter().enumerate().min_by_key(|(_, lane)| turns(lane));
+            chosen = nearest.map_or(0, |(index, _)| index);
         }
+        let this = &mut self.cores[core as usize];
         if let Some(lane) = this.ready.remove(chosen) {
             self.step(lane, core, now)?;
         }
@@ -235,10 +296,12 @@ impl<'a> Engine<'a> {
 
         let mut end = now + self.work(run, track.chunk_bytes, state.begun, bytes, host);
         let this = &mut self.cores[core as usize];
-        if this.shared && this.current != track.rank {
-            this.current = track.rank;
-            end += host.switch_seconds;
-            self.prediction.switches += 1;
+        if this.ranks > 1 {
+            let turn = turn_of(self.topology, program, lane);
+            let turns = this.turns_to(turn);
+            this.current = turn;
+            end += turns as f64 * host.switch_seconds;
+            self.prediction.switches += turns as u64;
         }
         let shared = &mut self.shared[host_index];
         if shared.memory_per_byte > 0.0 && run.touches > 0 {
@@ -266,13 +329,18 @@ impl<'a> Engine<'a> {
         // Pieces that are taken together cost as much as apart.
         let pieces = bytes.div_ceil(chunk).max(1) as f64;
         let size = bytes as f64;
-        let cost = |cost: &Cost| pieces * cost.fixed + size * cost.per_byte;
+        let cost = |link: u32, end: fn(&PieceCost) -> &Cost| {
+            let costs = self.link_costs(link);
+            let cost = end(costs.piece(self.workload.protocol));
+            let factor = if self.takes_turns(link) { costs.fixed_in_turn } else { 1.0 };
+            pieces * factor * cost.fixed + size * cost.per_byte
+        };
         let mut seconds = if begun { 0.0 } else { host.instruction_seconds };
         if run.input != NONE {
-            seconds += cost(&self.piece_cost(run.input).recv);
+            seconds += cost(run.input, |piece| &piece.recv);
         }
         if run.output != NONE {
-            seconds += cost(&self.piece_cost(run.output).send);
+            seconds += cost(run.output, |piece| &piece.send);
         }
         seconds
             + match run.work {
@@ -367,7 +435,8 @@ impl<'a> Engine<'a> {
         }
         if run.output != NONE {
             let buffer = self.link_costs(run.output).buffer_bytes;
-            let capacity = buffer.max(crate::MIN_LINK_CHUNKS * track.chunk_bytes.max(bytes));
+            let chunk = self.topology.max_chunk_bytes().max(bytes);
+            let capacity = buffer.max(crate::MIN_LINK_CHUNKS.saturating_mul(chunk));
             let link = &mut self.links[run.output as usize];
             match link.room_at(now, room_of(bytes), capacity) {
                 Some(room) => time = time.max(room),
@@ -396,16 +465,22 @@ impl<'a> Engine<'a> {
         self.link_costs(link).latency
     }
 
-    fn piece_cost(&self, link: u32) -> &PieceCost {
-        self.link_costs(link).piece(self.workload.protocol)
+    /// Whether the ends of a link take turns on the cores of their host.
+    fn takes_turns(&self, link: u32) -> bool {
+        let host = self.links[link as usize].from_host as usize;
+        !self.crosses(link) && self.shared[host].oversubscribed
+    }
+
+    fn crosses(&self, link: u32) -> bool {
+        let link = &self.links[link as usize];
+        link.from_host != link.to_host
     }
 
     fn link_costs(&self, link: u32) -> &'a crate::topology::Link {
-        let link = &self.links[link as usize];
-        if link.from_host == link.to_host {
-            &self.topology.hosts()[link.from_host as usize].link
-        } else {
+        if self.crosses(link) {
             &self.topology.network().link
+        } else {
+            &self.topology.hosts()[self.links[link as usize].from_host as usize].link
         }
     }
 
@@ -466,20 +541,32 @@ fn room_of(bytes: usize) -> usize {
 }
 
 impl Core {
-    fn new(shared: bool) -> Self {
-        let ready = VecDeque::new();
-        Self { free: 0.0, ready, awaited: false, current: NONE, shared }
+    fn new(ranks: usize) -> Self {
+        // The last in turn ran last, so that the first has to take over even in a call of one step.
+        Self { free: 0.0, ready: VecDeque::new(), awaited: false, ranks, current: ranks - 1 }
+    }
+
+    /// How many ranks have their turn until this one has.
+    fn turns_to(&self, turn: usize) -> usize {
+        (turn + self.ranks - self.current) % self.ranks
     }
 }
 
+/// A lane's rank's place among those of its core.
+fn turn_of(topology: &Topology, program: &Program, lane: u32) -> usize {
+    let place = topology.places()[program.tracks[lane as usize].rank as usize];
+    place.local / topology.hosts()[place.host].cores
+}
+
 impl Shared {
-    fn new(host: &Host, footprint: usize) -> Self {
+    fn new(host: &Host, footprint: usize, ranks: usize) -> Self {
         let spills = footprint >= host.cache_bytes;
         Self {
             memory_free: 0.0,
             egress_free: 0.0,
             ingress_free: 0.0,
             memory_per_byte: if spills { 1.0 / host.memory_bandwidth } else { 0.0 },
+            oversubscribed: host.is_oversubscribed(ranks),
         }
     }
 }

@@ -5,8 +5,8 @@
 //! played through event by event:
 //!
 //! * a rank is one thread: its lanes take turns, piece by piece;
-//! * ranks of a host are dealt out to its cores in turn; ranks that share one take turns when they
-//!   have to wait, and each turn costs a switch;
+//! * ranks of a host are dealt out to its cores in turn; a rank that has to wait yields to the next
+//!   on its core, which may have to yield too, and every time costs a switch;
 //! * a link holds so many bytes, then its sender waits for the receiver;
 //! * links between hosts share the hosts' interfaces, in each direction;
 //! * a call whose buffers do not fit a host's cache shares the host's memory bandwidth.
@@ -42,6 +42,7 @@
 //! ```
 
 mod engine;
+mod estimate;
 mod link_table;
 mod program;
 
@@ -55,6 +56,7 @@ use crate::topology::Topology;
 use crate::{DataType, LinkId, Plan, Rank};
 
 use engine::Engine;
+pub use estimate::estimate;
 use program::Program;
 
 /// What the plans do not say about their run.

@@ -112,6 +112,10 @@ impl Program {
         }
     }
 
+    pub(super) fn is_given(&self, rank: Rank) -> bool {
+        self.given[rank]
+    }
+
     fn reduced(
         &mut self,
         rank: Rank,
@@ -133,22 +137,25 @@ impl Program {
             Some(link) => number(link.peer, rank, link.peer, link.index)?,
             None => NONE,
         };
-        let mut touch = |span: Span| extent.touch(span);
-        let (work, touches) = match *instruction {
-            Instruction::Send { src, .. } => (Work::Move, touch(src)),
+        let mut read = |span: Span| extent.touch(span, false);
+        let (work, reads, writes) = match *instruction {
+            Instruction::Send { src, .. } => (Work::Move, read(src), None),
             Instruction::Recv { dst, .. } | Instruction::RecvCopySend { dst, .. } => {
-                (Work::Move, touch(dst))
+                (Work::Move, 0, Some(dst))
             }
-            Instruction::RecvReduce { with, dst, .. } => (Work::Reduce, touch(with) + touch(dst)),
+            Instruction::RecvReduce { with, dst, .. } => {
+                (Work::Reduce, read(with), (with != dst).then_some(dst))
+            }
             Instruction::RecvReduceSend { with, dst, .. } => {
-                (Work::Reduce, touch(with) + dst.map_or(0, touch))
+                (Work::Reduce, read(with), dst.filter(|&dst| with != dst))
             }
-            Instruction::Copy { src, dst } if src == dst => (Work::Move, 0),
-            Instruction::Copy { src, dst } => (Work::Copy, touch(src) + touch(dst)),
+            Instruction::Copy { src, dst } if src == dst => (Work::Move, 0, None),
+            Instruction::Copy { src, dst } => (Work::Copy, read(src), Some(dst)),
             Instruction::Reduce { a, b, dst, .. } => {
-                (Work::Reduce, touch(a) + touch(b) + touch(dst))
+                (Work::Reduce, read(a) + read(b), (a != dst).then_some(dst))
             }
         };
+        let touches = reads + writes.map_or(0, |dst| extent.touch(dst, true));
         Ok(Run { input, output, bytes: instruction.bytes(), count: 1, work, touches })
     }
 }
@@ -166,12 +173,16 @@ struct Extent {
 }
 
 impl Extent {
-    /// Notes a span; returns how many bytes of memory outside the caches each of its bytes may mean.
-    fn touch(&mut self, span: Span) -> u8 {
+    /// Notes a span; returns how many bytes of memory outside the caches each of its bytes may mean. What a plan
+    /// reads from its output it has just written, so it is still in a cache.
+    fn touch(&mut self, span: Span, writes: bool) -> u8 {
         let end = span.offset.saturating_add(span.bytes);
         match span.buffer {
             Buffer::Input => self.input = self.input.max(end),
-            Buffer::Output => self.output = self.output.max(end),
+            Buffer::Output => {
+                self.output = self.output.max(end);
+                return u8::from(writes);
+            }
             // Each member is touched by one message.
             Buffer::Member(_) => self.members = self.members.saturating_add(span.bytes),
             Buffer::Scratch => return 0,

@@ -14,7 +14,8 @@ fn link(peer: Rank) -> LinkId {
 }
 
 fn send(to: Rank, bytes: usize) -> Instruction {
-    Instruction::Send { to: link(to), src: span(bytes) }
+    let src = Span { buffer: Buffer::Input, ..span(bytes) };
+    Instruction::Send { to: link(to), src }
 }
 
 fn recv(from: Rank, bytes: usize) -> Instruction {
@@ -122,7 +123,7 @@ fn pieces_overlap_and_taken_together_they_do_not() {
 
 #[test]
 fn a_sender_waits_for_room() {
-    let mut topology = shared_memory(2, 2);
+    let mut topology = shared_memory(2, 2).with_max_chunk_bytes(64);
     let host = &mut topology.hosts_mut()[0];
     host.link.buffer_bytes = 0;
     host.link.simple.recv.fixed = 1e-3;
