@@ -21,7 +21,7 @@ const MAX_PAYLOAD: usize = if MAX_RECORD > MAX_NOTICE { MAX_RECORD } else { MAX_
 /// A peer that leaves so many bytes unread is given up.
 const MAX_UNSENT: usize = 64 << 20;
 /// Bytes read at once.
-const READ: usize = 16 << 10;
+const READ: usize = 4 << 10;
 
 /// Who takes what arrives on a connection. Runs on the reactor's thread, and must not block.
 pub(super) trait Inbox: Send + Sync {
@@ -136,20 +136,17 @@ impl Connection {
     /// Passes on what is here; an error when nothing comes after it.
     fn receive(&self) -> Result<(), Option<WireError>> {
         let mut received = lock(&self.received);
+        let mut buffer = [0; READ];
         loop {
-            let old = received.len();
-            received.resize(old + READ, 0);
-            let flags = RecvFlags::DONTWAIT;
-            let outcome = rustix::net::recv(&self.socket, &mut received[old..], flags);
-            let count = outcome.as_ref().map_or(0, |&(_, count)| count);
-            received.truncate(old + count);
-            match outcome {
+            let count = match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT)
+            {
                 Ok((_, 0)) => return Err(None),
-                Ok(_) => {}
+                Ok((_, count)) => count,
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(_) => return Err(None),
-            }
+            };
+            received.extend_from_slice(&buffer[..count]);
             let mut rest = received.as_slice();
             while let Some(frame) = split_frame(rest, MAX_PAYLOAD).map_err(Some)? {
                 self.inbox.frame(frame.kind, frame.payload).map_err(Some)?;
@@ -157,6 +154,9 @@ impl Connection {
             }
             let start = received.len() - rest.len();
             received.drain(..start);
+            if count < READ {
+                return Ok(()); // the reactor calls again if more has come
+            }
         }
     }
 }

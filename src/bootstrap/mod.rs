@@ -13,6 +13,7 @@
 mod connection;
 mod control;
 mod error;
+mod frames;
 mod gather;
 mod host_meeting;
 mod id;
@@ -31,6 +32,8 @@ pub use annulus_transports::acceptor::Acceptor;
 
 pub use control::{Control, OnNotice};
 pub use error::BootstrapError;
+#[doc(hidden)]
+pub use frames::read_frames;
 pub use id::{UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
 pub use join::Options;
 pub use membership::{Member, Membership};

@@ -1,0 +1,60 @@
+//! The bodies of the fuzz targets, over the committed corpus and over random input.
+
+#[path = "../fuzz/bodies/control_frames.rs"]
+mod control_frames;
+#[path = "../fuzz/bodies/hostlist.rs"]
+mod hostlist;
+#[path = "../fuzz/replay.rs"]
+mod replay;
+#[path = "../fuzz/bodies/unique_id.rs"]
+mod unique_id;
+
+use annulus::bootstrap::{UniqueId, UniqueIdError, read_frames};
+use proptest::prelude::*;
+
+#[test]
+fn control_frames_replays() {
+    replay::replay("control_frames", control_frames::run);
+}
+
+#[test]
+fn hostlist_replays() {
+    replay::replay("hostlist", hostlist::run);
+}
+
+#[test]
+fn unique_id_replays() {
+    replay::replay("unique_id", unique_id::run);
+}
+
+/// A corpus of frames that all were damaged would exercise little.
+#[test]
+fn the_corpus_holds_sound_frames() {
+    for (name, data, frames) in [
+        ("join", include_bytes!("../fuzz/corpus/control_frames/join").as_slice(), 1),
+        ("table", include_bytes!("../fuzz/corpus/control_frames/table"), 1),
+        ("table_cut", include_bytes!("../fuzz/corpus/control_frames/table_cut"), 0),
+        ("refused_missing", include_bytes!("../fuzz/corpus/control_frames/refused_missing"), 1),
+        ("notices", include_bytes!("../fuzz/corpus/control_frames/notices"), 4),
+    ] {
+        assert_eq!(read_frames(&data[1..], data[0].into()), frames, "{name}");
+    }
+    let mut id = [0; 128];
+    let seed = include_bytes!("../fuzz/corpus/unique_id/one_address");
+    id[..seed.len()].copy_from_slice(seed);
+    assert_eq!(UniqueId::from_bytes(&id), Err(UniqueIdError::Damaged), "only for its checksum");
+    let checksum = blake3::hash(&id[..120]);
+    id[120..].copy_from_slice(&checksum.as_bytes()[..8]);
+    assert!(UniqueId::from_bytes(&id).is_ok());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes(data in prop::collection::vec(any::<u8>(), 0..300)) {
+        control_frames::run(&data);
+        hostlist::run(&data);
+        unique_id::run(&data);
+    }
+}
