@@ -108,6 +108,7 @@ mod tests {
             host_id: [0; 16],
             addresses: Vec::new(),
             port: 1,
+            cores: 1,
             unix_name: Vec::new(),
         }
     }

@@ -132,6 +132,7 @@ impl Membership {
             host_id,
             pid: std::process::id(),
             addresses: Vec::new(),
+            cores: host_cores(),
             unix_name: Vec::new(),
             joined_as: 0,
         };
@@ -225,6 +226,7 @@ fn describe(
         host_id: host_id.to_bytes(),
         addresses: offered.iter().map(SocketAddr::ip).take(MAX_ADDRESSES).collect(),
         port: listening.port(),
+        cores: host_cores() as u32,
         unix_name: acceptor.unix_name().unwrap_or_default().to_vec(),
     })
 }
@@ -284,6 +286,7 @@ fn member(record: Record) -> Member {
         host_id: HostId::from_bytes(record.host_id),
         pid: record.pid,
         addresses: record.addresses.iter().map(|ip| SocketAddr::new(*ip, record.port)).collect(),
+        cores: record.cores.max(1) as usize,
         unix_name: record.unix_name,
         joined_as: record.rank,
     }
@@ -297,4 +300,21 @@ fn interfaces_from_env() -> Result<Option<Filter>, FilterError> {
     let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
     let text = set("ANNULUS_SOCKET_IFNAME").or_else(|| set("NCCL_SOCKET_IFNAME"));
     text.map(|text| Filter::parse(&text)).transpose()
+}
+
+/// Processors of this host that are online, whichever of them this process may use: launchers bind each rank to its own.
+fn host_cores() -> usize {
+    std::fs::read_to_string("/sys/devices/system/cpu/online")
+        .ok()
+        .and_then(|list| count_cpus(list.trim()))
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Number of processors in a list such as `0-3,8`.
+fn count_cpus(list: &str) -> Option<usize> {
+    list.split(',').try_fold(0, |sum, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        Some(sum + last.checked_sub(first)? + 1)
+    })
 }

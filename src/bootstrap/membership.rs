@@ -23,6 +23,8 @@ pub struct Member {
     pub host: String,
     /// Ranks of equal host id reach each other's Unix sockets and can share memory.
     pub host_id: HostId,
+    /// Processors of its host.
+    pub cores: usize,
     /// Its process on that host.
     pub pid: u32,
     /// Where it accepts TCP connections, best first. Empty in a world of one.

@@ -28,6 +28,8 @@ pub(super) struct Record {
     pub(super) pid: u32,
     pub(super) host_name: String,
     pub(super) host_id: [u8; 16],
+    /// Of its host.
+    pub(super) cores: u32,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) port: u16,
     /// Empty: the rank has no abstract Unix socket.
@@ -44,6 +46,7 @@ impl Record {
         writer.u32(self.pid);
         writer.text(&self.host_name, MAX_HOST_NAME);
         writer.raw(&self.host_id);
+        writer.u32(self.cores);
         let addresses = &self.addresses[..self.addresses.len().min(MAX_ADDRESSES)];
         writer.u8(addresses.len() as u8);
         for address in addresses {
@@ -64,6 +67,7 @@ impl Record {
             pid: reader.u32("process id")?,
             host_name: reader.text(MAX_HOST_NAME, "host name")?,
             host_id: reader.array("host id")?,
+            cores: reader.u32("cores")?,
             addresses: addresses(&mut reader)?,
             port: reader.u16("port")?,
             unix_name: reader.bytes(MAX_UNIX_NAME, "unix name")?.to_vec(),
@@ -138,14 +142,15 @@ pub(super) mod tests {
         pub(in super::super) fn any_record()(
             (rank, world, patience) in any::<(u32, u32, u64)>(),
             (version, pid, host_name) in ("[ -~]{0,32}", any::<u32>(), "[a-z.é]{0,100}"),
-            host_id in any::<[u8; 16]>(),
+            (host_id, cores) in any::<([u8; 16], u32)>(),
             addresses in prop::collection::vec(any::<IpAddr>(), 0..=MAX_ADDRESSES),
             port in any::<u16>(),
             unix_name in prop::collection::vec(any::<u8>(), 0..=107),
         ) -> Record {
             let patience = Duration::from_millis(patience);
             Record {
-                rank, world, patience, version, pid, host_name, host_id, addresses, port, unix_name
+                rank, world, patience, version, pid, host_name, host_id, cores, addresses, port,
+                unix_name
             }
         }
     }
@@ -195,6 +200,7 @@ pub(super) mod tests {
             version: "v".repeat(500),
             pid: 1,
             host_name: "h".repeat(500),
+            cores: u32::MAX,
             host_id: [1; 16],
             addresses: vec![IpAddr::from([1u8; 16]); 40],
             port: 1,

@@ -8,7 +8,7 @@ use annulus_transports::memory::{self, Store};
 
 use super::Links;
 use super::buffers::Buffers;
-use super::program::{Lane, Source, Step};
+use super::program::{End, Lane, Step};
 use crate::reduce::Kernel;
 
 /// Smaller messages are copied even where a reference could be sent: the copy is cheaper than waiting
@@ -43,19 +43,26 @@ impl Context<'_> {
     #[inline]
     pub(super) unsafe fn advance(&mut self, lane: &mut Lane) -> Result<Advance, LinkError> {
         let step = lane.steps[lane.next];
-        // SAFETY: (for every call below) the caller vouches for the spans of this lane's steps.
+        if let Some(&mark) = lane.marks.get(lane.next) {
+            self.fingerprint = mark;
+        }
         let moved = match step {
+            // SAFETY: the caller vouches for the spans of this lane's steps.
             Step::Send { to, src } => unsafe { self.send(lane, to, src)? },
+            // SAFETY: as above.
             Step::Recv { from, dst } => unsafe { self.recv(lane, from, dst)? },
-            Step::RecvReduce { from, with, dst, finish } => unsafe {
-                self.recv_reduce(lane, from, with, dst, finish)?
-            },
-            Step::RecvReduceSend { from, to, with, dst, finish } => unsafe {
-                self.recv_reduce_send(lane, from, to, with, dst, finish)?
-            },
-            Step::RecvCopySend { from, to, dst } => unsafe {
-                self.recv_copy_send(lane, from, to, dst)?
-            },
+            Step::RecvReduce { from, with, dst, finish } => {
+                // SAFETY: as above.
+                unsafe { self.recv_reduce(lane, from, with, dst, finish)? }
+            }
+            Step::RecvReduceSend { from, to, with, dst, finish } => {
+                // SAFETY: as above.
+                unsafe { self.recv_reduce_send(lane, from, to, with, dst, finish)? }
+            }
+            Step::RecvCopySend { from, to, dst } => {
+                // SAFETY: as above.
+                unsafe { self.recv_copy_send(lane, from, to, dst)? }
+            }
             Step::Copy { src, dst } => {
                 // SAFETY: both spans are valid, and disjoint or equal.
                 unsafe { self.copy(src, dst) };
@@ -84,7 +91,7 @@ impl Context<'_> {
     }
 
     #[inline]
-    unsafe fn send(&mut self, lane: &mut Lane, to: usize, src: Span) -> Result<bool, LinkError> {
+    unsafe fn send(&mut self, lane: &mut Lane, to: End, src: Span) -> Result<bool, LinkError> {
         // SAFETY: the caller vouches for `src`; `done` never exceeds its length.
         let rest = unsafe { self.bytes(src, lane.done, src.bytes) };
         // SAFETY: references are only allowed by plans that keep the bytes until they have been read, and
@@ -102,7 +109,7 @@ impl Context<'_> {
     }
 
     #[inline]
-    unsafe fn recv(&mut self, lane: &mut Lane, from: Source, dst: Span) -> Result<bool, LinkError> {
+    unsafe fn recv(&mut self, lane: &mut Lane, from: End, dst: Span) -> Result<bool, LinkError> {
         // SAFETY: the caller vouches for `dst`, which nobody else accesses.
         let rest = unsafe {
             slice::from_raw_parts_mut(
@@ -115,6 +122,7 @@ impl Context<'_> {
             Some(received) => {
                 lane.done += received;
                 if lane.done == dst.bytes {
+                    self.links.saw(from.link, self.fingerprint);
                     lane.complete();
                 }
                 Ok(true)
@@ -127,7 +135,7 @@ impl Context<'_> {
     unsafe fn recv_reduce(
         &mut self,
         lane: &mut Lane,
-        from: Source,
+        from: End,
         with: Span,
         dst: Span,
         finish: bool,
@@ -155,6 +163,7 @@ impl Context<'_> {
         link.consume(bytes);
         lane.done += bytes;
         if lane.done == dst.bytes {
+            self.links.saw(from.link, self.fingerprint);
             lane.complete();
         }
         Ok(true)
@@ -163,8 +172,8 @@ impl Context<'_> {
     unsafe fn recv_reduce_send(
         &mut self,
         lane: &mut Lane,
-        from: Source,
-        to: usize,
+        from: End,
+        to: End,
         with: Span,
         dst: Option<Span>,
         finish: bool,
@@ -190,7 +199,7 @@ impl Context<'_> {
         let source = &mut self.links.recvs[from.link];
         let Some(piece) = source.try_peek()? else { return Ok(moved) };
         let bytes = accept(&piece, from, &self.fingerprint, with.bytes - lane.done)?;
-        let target = &mut self.links.sends[to];
+        let target = &mut self.links.sends[to.link];
         let local = self.buffers.at(with).wrapping_add(lane.done);
         if let Some(dst) = dst
             && self.by_reference
@@ -223,11 +232,9 @@ impl Context<'_> {
             return Ok(moved);
         }
         let (first, first_store, second) = match dst {
-            Some(dst) => (
-                self.buffers.at(dst).wrapping_add(lane.done),
-                self.output_store,
-                slot.as_mut_ptr(),
-            ),
+            Some(dst) => {
+                (self.buffers.at(dst).wrapping_add(lane.done), self.output_store, slot.as_mut_ptr())
+            }
             None => (slot.as_mut_ptr(), self.slot_store, std::ptr::null_mut()),
         };
         // SAFETY: as above; the slot is `bytes` long or more and overlaps nothing.
@@ -248,6 +255,7 @@ impl Context<'_> {
         lane.done += bytes;
         lane.sent += bytes;
         if lane.sent == with.bytes {
+            self.links.saw(from.link, self.fingerprint);
             lane.complete();
         }
         Ok(true)
@@ -256,8 +264,8 @@ impl Context<'_> {
     unsafe fn recv_copy_send(
         &mut self,
         lane: &mut Lane,
-        from: Source,
-        to: usize,
+        from: End,
+        to: End,
         dst: Span,
     ) -> Result<bool, LinkError> {
         let mut moved = false;
@@ -285,6 +293,7 @@ impl Context<'_> {
             }
         }
         if lane.sent == dst.bytes {
+            self.links.saw(from.link, self.fingerprint);
             lane.complete();
         }
         Ok(moved)
@@ -303,8 +312,8 @@ impl Context<'_> {
     /// # Safety
     /// As [`SendLink::try_send_reference`](annulus_transports::link::SendLink::try_send_reference) when the program allows references.
     #[inline]
-    unsafe fn pass_on(&mut self, to: usize, bytes: &[u8]) -> Result<Option<usize>, LinkError> {
-        let link = &mut self.links.sends[to];
+    unsafe fn pass_on(&mut self, to: End, bytes: &[u8]) -> Result<Option<usize>, LinkError> {
+        let link = &mut self.links.sends[to.link];
         if self.by_reference
             && bytes.len() >= MIN_REFERENCE_BYTES
             && link.can_reference(bytes.as_ptr(), bytes.len())
@@ -337,7 +346,7 @@ impl Lane {
 /// Checks a piece against the call: how many of its bytes can be used, at most `room`.
 fn accept(
     piece: &Piece<'_>,
-    from: Source,
+    from: End,
     ours: &Fingerprint,
     room: usize,
 ) -> Result<usize, LinkError> {

@@ -13,24 +13,33 @@ mod program;
 use std::time::{Duration, Instant};
 
 use annulus_plan::{Fingerprint, Rank};
-use annulus_transports::link::{Fabric, LinkError};
+use annulus_transports::link::{LinkError, Sleeper};
 use annulus_transports::memory::Store;
+use annulus_transports::wait::{Next, Waiter};
 
-pub(crate) use buffers::Buffers;
+pub(crate) use buffers::{Buffers, Extents};
 pub(crate) use links::Links;
 pub(crate) use program::Program;
 
 use crate::health::Health;
 use lane::{Advance, Context};
 
+/// How many idle turns pass between looks at the clock. The first look is late by the time that so many
+/// turns take, microseconds against a deadline of seconds.
+const TURNS_PER_CLOCK_LOOK: u32 = 256;
+
+/// How many idle turns pass between pumping the links. A link that is pumped seldom only delays a peer that
+/// sends more than the kernel's buffers hold.
+const TURNS_PER_PUMP: u32 = 16;
+
 /// Why a program did not come to its end.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A link failed, or a peer is in another call.
     Link(LinkError),
-    /// The deadline passed; `waiting_for` are the peers whose links were blocked.
+    /// The deadline passed while the links to and from these peers were blocked.
     Deadline { waited: Duration, waiting_for: Vec<Rank> },
-    /// The communicator was broken by somebody else meanwhile: see its [`Health`].
+    /// The communicator was broken meanwhile: its [`Health`] knows how.
     Broken,
     /// A peer that this rank waited for has left the communicator.
     Departed { peer: Rank },
@@ -42,37 +51,177 @@ impl From<LinkError> for Failure {
     }
 }
 
-/// What stays the same from call to call.
+/// What runs programs, and what it keeps from one to the next.
 pub(crate) struct Executor {
-    /// How slots are written: past the cache when the peers' cores share none with ours.
+    /// How slots are written: past the cache where the peers' cores share none with ours.
     pub(crate) slot_store: Store,
-    waiter: annulus_transports::wait::Waiter,
+    pub(crate) links: Links,
+    waiter: Waiter,
+    sleeper: Box<dyn Sleeper>,
 }
 
 impl Executor {
-    pub(crate) fn new(spin: bool) -> Self {
+    /// `spin`: whether there is a core for each rank of this host, so that spinning delays nobody.
+    pub(crate) fn new(spin: bool, sleeper: Box<dyn Sleeper>) -> Self {
         Self {
             slot_store: Store::Cached,
-            waiter: annulus_transports::wait::Waiter::new(spin),
+            links: Links::default(),
+            waiter: Waiter::new(spin),
+            sleeper,
         }
     }
 
-    /// Runs `program` to its end, blocking for at most `timeout`.
+    /// Runs `program` to its end, blocking for at most about `timeout`.
     ///
     /// # Safety
-    /// `buffers` describes valid memory of the sizes that the program was compiled for, which nobody else
-    /// accesses during the call, except peers through references that the links hand out.
+    /// `buffers` are valid for the extents that the program was compiled for, and during the call nobody
+    /// else accesses them, but for peers through references that this rank's links hand out.
     pub(crate) unsafe fn run(
         &mut self,
         program: &mut Program,
-        links: &mut Links,
-        buffers: &Buffers,
+        buffers: &Buffers<'_>,
         fingerprint: Fingerprint,
         timeout: Duration,
         health: &Health,
-        fabric: &dyn Fabric,
     ) -> Result<(), Failure> {
-        let _ = (program, links, buffers, fingerprint, timeout, health, fabric);
-        unimplemented!()
+        program.rewind();
+        let mut context = Context {
+            links: &mut self.links,
+            buffers,
+            fingerprint,
+            kernel: program.kernel,
+            element_bytes: program.element_bytes,
+            piece_bytes: program.piece_bytes,
+            by_reference: program.by_reference,
+            slot_store: self.slot_store,
+            output_store: program.output_store,
+        };
+        let mut idle = Idle::new(timeout);
+        loop {
+            let (mut moved, mut live) = (false, false);
+            for lane in &mut program.lanes {
+                if lane.is_finished() {
+                    continue;
+                }
+                // SAFETY: the caller vouches for the buffers, and compilation checked every span.
+                moved |= unsafe { context.advance(lane)? } == Advance::Moved;
+                live |= !lane.is_finished();
+            }
+            if !live {
+                break;
+            }
+            if moved {
+                idle.progressed(&mut self.waiter, &mut *self.sleeper);
+                continue;
+            }
+            idle.turn(&mut self.waiter, &mut *self.sleeper, health, || waiting_for(program))?;
+            if idle.turns.is_multiple_of(TURNS_PER_PUMP) {
+                for &link in &program.recvs {
+                    context.links.recvs[link].pump()?;
+                }
+            }
+        }
+        // What was sent may still need this process (staged bytes) or the caller's memory (references).
+        while !self.links.all_idle(&program.sends)? {
+            idle.turn(&mut self.waiter, &mut *self.sleeper, health, || {
+                program.sends.iter().map(|end| end.peer).collect()
+            })?;
+        }
+        if idle.announced {
+            self.sleeper.retract();
+        }
+        Ok(())
     }
+}
+
+/// The state of waiting within one run.
+struct Idle {
+    timeout: Duration,
+    turns: u32,
+    /// When the first look at the clock was taken.
+    since: Option<Instant>,
+    announced: bool,
+    /// A peer that has left although a lane waits for it. What it sent before it left may have come in
+    /// since the lanes were last tried, so it counts as missing only at the second look in a row.
+    suspect: Option<Rank>,
+}
+
+impl Idle {
+    fn new(timeout: Duration) -> Self {
+        Self { timeout, turns: 0, since: None, announced: false, suspect: None }
+    }
+
+    /// Something moved.
+    #[inline]
+    fn progressed(&mut self, waiter: &mut Waiter, sleeper: &mut dyn Sleeper) {
+        if self.announced {
+            sleeper.retract();
+            self.announced = false;
+        }
+        self.suspect = None;
+        waiter.progressed();
+    }
+
+    /// Lets time pass, or says why there is no point in going on.
+    fn turn(
+        &mut self,
+        waiter: &mut Waiter,
+        sleeper: &mut dyn Sleeper,
+        health: &Health,
+        waiting_for: impl Fn() -> Vec<Rank>,
+    ) -> Result<(), Failure> {
+        self.turns = self.turns.wrapping_add(1);
+        let mut failure = health.is_broken().then_some(Failure::Broken);
+        let mut look = self.turns.is_multiple_of(TURNS_PER_CLOCK_LOOK);
+        if failure.is_none() {
+            match waiter.idle() {
+                Next::Again => {}
+                Next::Sleep(_) if !self.announced => {
+                    sleeper.announce();
+                    self.announced = true;
+                }
+                Next::Sleep(slice) => {
+                    sleeper.sleep(slice);
+                    self.announced = false;
+                    look = true;
+                }
+            }
+        }
+        if look && failure.is_none() {
+            failure = self.look(health, waiting_for);
+        }
+        match failure {
+            None => Ok(()),
+            Some(failure) => {
+                if self.announced {
+                    sleeper.retract();
+                    self.announced = false;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Looks at the clock and at who has left.
+    fn look(&mut self, health: &Health, waiting_for: impl Fn() -> Vec<Rank>) -> Option<Failure> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if health.anybody_departed()
+            && let Some(peer) = waiting_for().into_iter().find(|&peer| health.has_departed(peer))
+        {
+            if self.suspect == Some(peer) {
+                return Some(Failure::Departed { peer });
+            }
+            self.suspect = Some(peer);
+        }
+        let waited = since.elapsed();
+        (waited >= self.timeout).then(|| Failure::Deadline { waited, waiting_for: waiting_for() })
+    }
+}
+
+/// The peers at the other ends of the links that the current steps are blocked on.
+fn waiting_for(program: &Program) -> Vec<Rank> {
+    let mut peers: Vec<Rank> = program.lanes.iter().flat_map(program::Lane::waits_for).collect();
+    peers.sort_unstable();
+    peers.dedup();
+    peers
 }

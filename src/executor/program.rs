@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use annulus_plan::{Instruction, LinkId, Plan, Rank, Span};
+use annulus_plan::Direction;
+use annulus_plan::{Fingerprint, Instruction, LinkId, Plan, Rank, Span};
 use annulus_transports::link::{Fabric, LinkError};
 use annulus_transports::memory::Store;
 
@@ -23,7 +24,7 @@ pub(crate) struct Program {
     pub(super) by_reference: bool,
     pub(super) output_store: Store,
     /// The links that the program sends on, once each.
-    pub(super) sends: Vec<usize>,
+    pub(super) sends: Vec<End>,
     /// The links that the program receives from, once each.
     pub(super) recvs: Vec<usize>,
     scratch_bytes: usize,
@@ -32,6 +33,8 @@ pub(crate) struct Program {
 /// One of the program's instruction lists and how far it has come.
 pub(super) struct Lane {
     pub(super) steps: Vec<Step>,
+    /// What each step's message says, where that differs from step to step; else empty.
+    pub(super) marks: Vec<Fingerprint>,
     pub(super) next: usize,
     /// Bytes of the current step that have been received and dealt with, or sent where nothing is received.
     pub(super) done: usize,
@@ -42,18 +45,18 @@ pub(super) struct Lane {
 /// An instruction with its links by number and its peer at hand for messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    Send { to: usize, src: Span },
-    Recv { from: Source, dst: Span },
-    RecvReduce { from: Source, with: Span, dst: Span, finish: bool },
-    RecvReduceSend { from: Source, to: usize, with: Span, dst: Option<Span>, finish: bool },
-    RecvCopySend { from: Source, to: usize, dst: Span },
+    Send { to: End, src: Span },
+    Recv { from: End, dst: Span },
+    RecvReduce { from: End, with: Span, dst: Span, finish: bool },
+    RecvReduceSend { from: End, to: End, with: Span, dst: Option<Span>, finish: bool },
+    RecvCopySend { from: End, to: End, dst: Span },
     Copy { src: Span, dst: Span },
     Reduce { a: Span, b: Span, dst: Span, finish: bool },
 }
 
-/// A receiving link.
+/// One end of an open link.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source {
+pub(super) struct End {
     pub(super) link: usize,
     pub(super) peer: Rank,
 }
@@ -84,7 +87,7 @@ impl Program {
                 steps.push(linker.step(instruction)?);
             }
             if !steps.is_empty() {
-                lanes.push(Lane { steps, next: 0, done: 0, sent: 0 });
+                lanes.push(Lane { steps, marks: Vec::new(), next: 0, done: 0, sent: 0 });
             }
         }
         let Linker { sends, recvs, .. } = linker;
@@ -111,6 +114,27 @@ impl Program {
         self.scratch_bytes
     }
 
+    /// Gives each message its own fingerprint, in the order of each lane, for calls whose messages differ.
+    pub(crate) fn mark(&mut self, mut mark: impl FnMut(Direction, Rank, Span) -> Fingerprint) {
+        for lane in &mut self.lanes {
+            let marks = lane.steps.iter().map(|step| match *step {
+                Step::Send { to, src } => mark(Direction::Send, to.peer, src),
+                Step::Recv { from, dst } => mark(Direction::Receive, from.peer, dst),
+                _ => Fingerprint::default(),
+            });
+            lane.marks = marks.collect();
+        }
+    }
+
+    /// One of the fingerprints that [`mark`](Self::mark) gave.
+    pub(crate) fn first_mark(&self) -> Option<Fingerprint> {
+        self.lanes
+            .iter()
+            .flat_map(|lane| &lane.marks)
+            .copied()
+            .find(|&mark| mark != Fingerprint::default())
+    }
+
     /// Puts every lane at its beginning.
     pub(super) fn rewind(&mut self) {
         for lane in &mut self.lanes {
@@ -124,16 +148,17 @@ impl Lane {
         self.next == self.steps.len()
     }
 
-    /// The links that the current step waits for: (receiving, sending).
-    pub(super) fn waits_for(&self) -> (Option<Source>, Option<usize>) {
-        match self.steps.get(self.next) {
+    /// The peers at the other ends of the current step's links.
+    pub(super) fn waits_for(&self) -> impl Iterator<Item = Rank> {
+        let (from, to) = match self.steps.get(self.next) {
             Some(&Step::Send { to, .. }) => (None, Some(to)),
             Some(&(Step::Recv { from, .. } | Step::RecvReduce { from, .. })) => (Some(from), None),
             Some(
                 &(Step::RecvReduceSend { from, to, .. } | Step::RecvCopySend { from, to, .. }),
             ) => (Some(from), Some(to)),
             Some(Step::Copy { .. } | Step::Reduce { .. }) | None => (None, None),
-        }
+        };
+        from.into_iter().chain(to).map(|end| end.peer)
     }
 }
 
@@ -142,7 +167,7 @@ struct Linker<'a> {
     links: &'a mut Links,
     fabric: &'a dyn Fabric,
     deadline: Instant,
-    sends: Vec<usize>,
+    sends: Vec<End>,
     recvs: Vec<usize>,
 }
 
@@ -169,20 +194,21 @@ impl Linker<'_> {
         })
     }
 
-    fn send(&mut self, link: LinkId) -> Result<usize, LinkError> {
+    fn send(&mut self, link: LinkId) -> Result<End, LinkError> {
         let number = self.links.send(link, self.fabric, self.deadline)?;
-        if !self.sends.contains(&number) {
-            self.sends.push(number);
+        let end = End { link: number, peer: link.peer };
+        if self.sends.iter().all(|known| known.link != number) {
+            self.sends.push(end);
         }
-        Ok(number)
+        Ok(end)
     }
 
-    fn recv(&mut self, link: LinkId) -> Result<Source, LinkError> {
+    fn recv(&mut self, link: LinkId) -> Result<End, LinkError> {
         let number = self.links.recv(link, self.fabric, self.deadline)?;
         if !self.recvs.contains(&number) {
             self.recvs.push(number);
         }
-        Ok(Source { link: number, peer: link.peer })
+        Ok(End { link: number, peer: link.peer })
     }
 }
 

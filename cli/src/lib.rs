@@ -1,0 +1,1 @@
+//! The commands of Annulus: the benchmarks that print like nccl-tests, the launcher, and the doctor.

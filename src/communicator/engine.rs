@@ -1,0 +1,257 @@
+//! One rank's calls, one after another: from a validated call to the executor and back.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use annulus_plan::{Collective, CollectiveKind, Fingerprint, Rank, Scalar, algorithms};
+use annulus_transports::link::LinkError;
+
+use super::Shared;
+use super::exchange::Exchanges;
+use crate::Error;
+use crate::error::Missing;
+use crate::executor::{Buffers, Executor, Extents, Failure, Program};
+use crate::reduce::{self, Kernel};
+use crate::scratch::Scratch;
+
+/// After so many different calls the cached programs are dropped, so that a program with
+/// ever-changing sizes does not fill memory.
+const MAX_PROGRAMS: usize = 1024;
+
+/// What runs a communicator's calls in order. One thread at a time has it.
+pub(super) struct Engine {
+    pub(super) executor: Executor,
+    pub(super) scratch: Scratch,
+    /// Premultiplied inputs.
+    staging: Scratch,
+    programs: Programs,
+    pub(super) exchanges: Exchanges,
+    /// Number of collectives so far, which all ranks count alike.
+    pub(super) sequence: u64,
+}
+
+/// A collective with its buffers. What a pointer must be valid for follows from the call:
+/// [`Collective::input_bytes`], [`Collective::output_bytes`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation {
+    pub(crate) call: Collective,
+    pub(crate) scalar: Option<Scalar>,
+    pub(crate) input: *const u8,
+    pub(crate) output: *mut u8,
+}
+
+// SAFETY: an operation is a description; whoever runs it vouches for its pointers.
+unsafe impl Send for Operation {}
+
+impl Engine {
+    pub(super) fn new(shared: &Shared) -> Self {
+        Self {
+            executor: Executor::new(shared.spin, shared.fabric.sleeper()),
+            scratch: Scratch::default(),
+            staging: Scratch::default(),
+            programs: Programs::default(),
+            exchanges: Exchanges::default(),
+            sequence: 0,
+        }
+    }
+
+    /// Runs one collective to its end on the calling thread.
+    ///
+    /// # Safety
+    /// The operation's pointers are valid for its call, and nobody else accesses the memory meanwhile.
+    #[inline]
+    pub(super) unsafe fn run(
+        &mut self,
+        shared: &Shared,
+        operation: &Operation,
+    ) -> Result<(), Error> {
+        if shared.health.is_broken() {
+            return Err(shared.broken());
+        }
+        self.sequence += 1;
+        let mut operation = *operation;
+        if operation.call.count() == 0 && operation.call.kind() != CollectiveKind::Barrier {
+            return Ok(());
+        }
+        if let Some(scalar) = operation.scalar {
+            // SAFETY: the caller vouches for the input.
+            unsafe { self.premultiply(shared, &mut operation, scalar)? };
+        }
+        let fingerprint = Fingerprint::new(&operation.call, self.sequence, shared.tag);
+        let program = match self.programs.find(&operation.call) {
+            Some(number) => number,
+            None => {
+                let program = compile(shared, &operation.call, &mut self.executor)
+                    .map_err(|error| shared.fail(Failure::Link(error), fingerprint, Vec::new()))?;
+                self.programs.insert(operation.call, program)
+            }
+        };
+        let program = &mut self.programs.all[program];
+        let buffers = Buffers {
+            input: operation.input,
+            output: operation.output,
+            scratch: self.scratch.at_least(program.scratch_bytes(), shared.rank)?,
+            members: &[],
+        };
+        // SAFETY: the program was compiled for this call's extents, for which the caller vouches.
+        let outcome = unsafe {
+            self.executor.run(program, &buffers, fingerprint, shared.timeout, &shared.health)
+        };
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(failure) => Err(self.fail(shared, failure, fingerprint)),
+        }
+    }
+
+    /// Turns a failure of the executor into the communicator's error, and breaks the communicator with it.
+    #[cold]
+    pub(super) fn fail(
+        &self,
+        shared: &Shared,
+        failure: Failure,
+        fingerprint: Fingerprint,
+    ) -> Error {
+        let missing = match &failure {
+            Failure::Deadline { waiting_for, .. } => waiting_for
+                .iter()
+                .map(|&rank| Missing {
+                    rank,
+                    last_seen: self.executor.links.last_seen(rank).map(Fingerprint::describe),
+                })
+                .collect(),
+            _ => Vec::new(),
+        };
+        shared.fail(failure, fingerprint, missing)
+    }
+
+    /// Replaces the input by its product with `scalar`, in memory of the communicator. The call is then
+    /// out of place, whatever it was.
+    unsafe fn premultiply(
+        &mut self,
+        shared: &Shared,
+        operation: &mut Operation,
+        scalar: Scalar,
+    ) -> Result<(), Error> {
+        let bytes = operation.call.input_bytes(shared.rank);
+        let staged = self.staging.at_least(bytes, shared.rank)?;
+        // SAFETY: the caller vouches for the input; the staging memory is ours and large enough.
+        unsafe {
+            reduce::premultiply(operation.call.dtype(), scalar, staged, operation.input, bytes);
+        }
+        operation.input = staged;
+        operation.call = operation.call.with_in_place(false);
+        Ok(())
+    }
+}
+
+/// Plans `call` and makes the plan ready.
+#[cold]
+fn compile(
+    shared: &Shared,
+    call: &Collective,
+    executor: &mut Executor,
+) -> Result<Program, LinkError> {
+    let choice = shared.tuner.choose(call);
+    let plan = algorithms::build(call, &choice, shared.rank)
+        .expect("the tuner chooses among the algorithms that have a plan for the call");
+    let op = call.op().unwrap_or(annulus_plan::ReduceKind::Sum);
+    Program::compile(
+        &plan,
+        &Extents::of(call, &plan),
+        Kernel::new(call.dtype(), op, call.world()),
+        call.dtype().size(),
+        &mut executor.links,
+        &*shared.fabric,
+        Instant::now() + shared.timeout,
+    )
+}
+
+/// The programs of past calls, found by the call.
+#[derive(Default)]
+struct Programs {
+    all: Vec<Program>,
+    calls: Vec<Collective>,
+    numbers: HashMap<Collective, usize>,
+    last: usize,
+}
+
+impl Programs {
+    /// Most calls repeat the last one, so that is looked at first.
+    #[inline]
+    fn find(&mut self, call: &Collective) -> Option<usize> {
+        if self.calls.get(self.last) == Some(call) {
+            return Some(self.last);
+        }
+        let number = *self.numbers.get(call)?;
+        self.last = number;
+        Some(number)
+    }
+
+    fn insert(&mut self, call: Collective, program: Program) -> usize {
+        if self.all.len() == MAX_PROGRAMS {
+            *self = Self::default();
+        }
+        let number = self.all.len();
+        self.all.push(program);
+        self.calls.push(call);
+        self.numbers.insert(call, number);
+        self.last = number;
+        number
+    }
+}
+
+impl Shared {
+    /// The error that all calls return since the communicator broke.
+    #[cold]
+    pub(super) fn broken(&self) -> Error {
+        self.health.error().cloned().expect("a broken communicator knows since what")
+    }
+
+    /// Breaks the communicator because of `failure` and tells the other ranks.
+    #[cold]
+    pub(super) fn fail(
+        &self,
+        failure: Failure,
+        fingerprint: Fingerprint,
+        waiting_for: Vec<Missing>,
+    ) -> Error {
+        let rank = self.rank;
+        let error = match failure {
+            Failure::Broken => return self.broken(),
+            Failure::Link(LinkError::Mismatch { peer, theirs, ours }) => {
+                Error::Mismatch { rank, peer, ours: ours.describe(), theirs: theirs.describe() }
+            }
+            Failure::Link(LinkError::Closed { peer, transport }) => {
+                self.lost(peer, format!("its {transport} link to rank {rank} closed"))
+            }
+            Failure::Link(source) => Error::Link { rank, source: Arc::new(source) },
+            Failure::Departed { peer } => self.lost(
+                peer,
+                format!(
+                    "it left the communicator while rank {rank} was in {}",
+                    fingerprint.describe()
+                ),
+            ),
+            Failure::Deadline { waited, .. } => {
+                Error::Timeout { rank, call: fingerprint.describe(), waited, waiting_for }
+            }
+        };
+        self.break_with(error)
+    }
+
+    /// Breaks the communicator, unless it is broken already, and tells the others.
+    pub(super) fn break_with(&self, error: Error) -> Error {
+        let already = self.health.is_broken();
+        let first = self.health.break_with(error).clone();
+        if !already {
+            self.peers.report(&first);
+        }
+        first
+    }
+
+    fn lost(&self, lost: Rank, noticed: String) -> Error {
+        let (host, pid) = self.peers.whereabouts(lost);
+        Error::RankLost { lost, host, pid, noticed }
+    }
+}

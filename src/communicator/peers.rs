@@ -1,0 +1,29 @@
+//! What a communicator must be able to tell its peers, and to know of them, beside messages.
+
+use std::sync::Arc;
+
+use annulus_plan::Rank;
+use annulus_transports::shm::Arena;
+
+use crate::Error;
+
+/// The other ranks, seen from one. None of its methods blocks.
+pub(super) trait Peers: Send + Sync {
+    /// Tells all other ranks that this one broke the communicator.
+    fn report(&self, error: &Error);
+
+    /// Tells all other ranks that `rank`, this one, leaves in good order.
+    fn depart(&self, rank: Rank);
+
+    /// Where `rank` runs: host name and process id.
+    fn whereabouts(&self, rank: Rank) -> (String, u32);
+
+    /// How children of a split find each other.
+    fn split(&self, request: &super::split::Request) -> Result<super::split::Child, Error>;
+
+    /// Where memory is allocated that the peers on this host can read; `None` where they can read all of
+    /// this rank's memory, or none.
+    fn arena(&self) -> Option<&Arc<Arena>> {
+        None
+    }
+}

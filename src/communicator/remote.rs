@@ -1,0 +1,242 @@
+//! Ranks that are processes: the links between them, and what they tell each other beside messages.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use annulus_plan::Rank;
+use annulus_plan::topology::{Host, LocalTransport, Network, Topology};
+use annulus_plan::tuner::Tuner;
+use annulus_transports::composite::Composite;
+use annulus_transports::link::Fabric;
+use annulus_transports::ring::Geometry;
+use annulus_transports::shm::{Arena, Inbox, ShmFabric};
+use annulus_transports::tcp::{self, TcpFabric};
+
+use super::Communicator;
+use super::peers::Peers;
+use super::split::{Child, Request};
+use crate::bootstrap::{Member, Membership, Notice, OnNotice, Options, Report, UniqueId};
+use crate::config::{ConfigError, Transport};
+use crate::health::Health;
+use crate::launch::Launch;
+use crate::{Config, Error};
+
+/// See [`Communicator::init`].
+pub(super) fn init(
+    id: &UniqueId,
+    rank: Rank,
+    world: usize,
+    config: &Config,
+) -> Result<Communicator, Error> {
+    assemble(config, |options| Membership::join(id, rank, world, options))
+}
+
+/// See [`Communicator::launched`].
+pub(super) fn launched(launch: &Launch, config: &Config) -> Result<Communicator, Error> {
+    assemble(config, |options| Membership::launched(launch, options))
+}
+
+fn assemble(
+    config: &Config,
+    join: impl FnOnce(&Options) -> Result<Membership, crate::BootstrapError>,
+) -> Result<Communicator, Error> {
+    let (news, on_notice) = News::new();
+    let options =
+        Options { timeout: config.timeout, on_notice, interfaces: config.interfaces.clone() };
+    let membership = join(&options)?;
+    let (rank, world) = (membership.rank(), membership.world());
+    let child = connect(Arc::new(membership), &news, config)?;
+    Ok(Communicator::assemble(child.shared(rank, world, config)))
+}
+
+/// Builds what a communicator of `membership` needs. Connections are made when links are opened.
+fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<Child, Error> {
+    let (rank, world) = (membership.rank(), membership.world());
+    let members = membership.members().clone();
+    let locals: Vec<Rank> = (0..world).filter(|&peer| membership.is_local(peer)).collect();
+    let unreachable =
+        |transport, reason: String| Error::from(ConfigError::Unreachable { transport, reason });
+    let stranger = members.iter().find(|member| !membership.is_local(member.rank));
+    let share_memory = match config.transport {
+        Transport::Proc if world > 1 => {
+            let reason = "the ranks were started as separate communicators".to_owned();
+            return Err(unreachable("proc", reason));
+        }
+        Transport::Shm if stranger.is_some() => {
+            let far = stranger.map_or_else(String::new, |member| member.host.clone());
+            let reason = format!("rank {rank} is on {}, others on {far}", members[rank].host);
+            return Err(unreachable("shm", reason));
+        }
+        Transport::Tcp => false,
+        Transport::Auto | Transport::Proc | Transport::Shm => true,
+    };
+    let geometry = Geometry::for_local_ranks(world);
+    let links = membership.peers().clone();
+    let system = |what: &'static str| {
+        move |source: io::Error| Error::Memory { rank, what, bytes: 0, source: Arc::new(source) }
+    };
+    let mut fabrics: Vec<Arc<dyn Fabric>> = Vec::new();
+    let mut arena = None;
+    if share_memory && (locals.len() > 1 || world == 1) {
+        let inbox = Inbox::create(locals.len(), geometry)
+            .map_err(|error| system("the inbox of shared memory")(io::Error::other(error)))?;
+        let memory = Arena::new();
+        let fabric = Arc::new(ShmFabric::new(
+            rank,
+            world,
+            locals.clone(),
+            Arc::new(inbox),
+            memory.clone(),
+            links.clone(),
+        ));
+        let segments = fabric.clone();
+        membership.peers().serve_segments(Arc::new(move |id| segments.segment(id)));
+        fabrics.push(fabric);
+        arena = Some(memory);
+    }
+    // All ranks must agree on the largest chunk, whichever transports each of them uses.
+    let mut chunk_bytes = geometry.max_chunk_bytes();
+    let by_tcp = !share_memory || stranger.is_some();
+    if by_tcp {
+        let options = tcp::Options { max_chunk_bytes: 1 << 20, ..tcp::Options::default() };
+        if !share_memory {
+            chunk_bytes = options.max_chunk_bytes;
+        }
+        let fabric = TcpFabric::new(rank, world, links, options);
+        fabrics.push(Arc::new(fabric.map_err(system("an epoll descriptor"))?));
+    }
+    let fabric: Arc<dyn Fabric> = if fabrics.len() == 1 {
+        fabrics.pop().expect("there is one")
+    } else {
+        let route = |peer: Rank| usize::from(!membership.is_local(peer));
+        Arc::new(Composite::new(fabrics, (0..world).map(route).collect()))
+    };
+    let health = Arc::new(Health::new(world));
+    let topology = topology(&members, share_memory).with_max_chunk_bytes(chunk_bytes);
+    let peers = RemotePeers { membership: membership.clone(), config: config.clone(), arena };
+    news.deliver_to(&health, &members);
+    Ok(Child {
+        fabric,
+        health,
+        peers: Box::new(peers),
+        tuner: Arc::new(Tuner::new(topology, config.tuning.clone())),
+        tag: membership.tag(),
+        spin: locals.len() <= members[rank].cores,
+    })
+}
+
+/// The same on every rank: it follows from the table of members.
+fn topology(members: &[Member], share_memory: bool) -> Topology {
+    let mut numbers = HashMap::new();
+    let hosts: Vec<usize> = members
+        .iter()
+        .map(|member| {
+            let next = numbers.len();
+            *numbers.entry(member.host_id).or_insert(next)
+        })
+        .collect();
+    let transport =
+        if share_memory { LocalTransport::SharedMemory } else { LocalTransport::TcpLoopback };
+    let cores = members.iter().map(|member| member.cores).min().unwrap_or(1);
+    Topology::multi_host(&hosts, &Host::new(cores, transport), Network::ethernet(10e9 / 8.0))
+}
+
+struct RemotePeers {
+    membership: Arc<Membership>,
+    config: Config,
+    arena: Option<Arc<Arena>>,
+}
+
+impl Peers for RemotePeers {
+    fn report(&self, error: &Error) {
+        let reason = error.to_string();
+        self.membership.control().report(match error {
+            Error::Aborted { .. } => Report::Aborted { reason },
+            _ => Report::Broken { reason },
+        });
+    }
+
+    /// Dropping the membership tells the others.
+    fn depart(&self, _rank: Rank) {}
+
+    fn whereabouts(&self, rank: Rank) -> (String, u32) {
+        let member = &self.membership.members()[rank];
+        (member.host.clone(), member.pid)
+    }
+
+    fn split(&self, request: &Request) -> Result<Child, Error> {
+        let context = request.sequence << 32 | u64::from(request.color);
+        let (news, on_notice) = News::new();
+        let membership = self
+            .membership
+            .split(&request.ranks, context, on_notice)
+            .expect("the ranks of a split are ranks of the parent, once each");
+        connect(Arc::new(membership), &news, &self.config)
+    }
+
+    fn arena(&self) -> Option<&Arc<Arena>> {
+        self.arena.as_ref()
+    }
+}
+
+/// Takes the notices of a communicator's peers to its [`Health`], and keeps those that come before there is one.
+#[derive(Clone, Default)]
+struct News {
+    state: Arc<Mutex<NewsState>>,
+}
+
+#[derive(Default)]
+struct NewsState {
+    kept: Vec<Notice>,
+    reader: Option<(Weak<Health>, Arc<[Member]>)>,
+}
+
+impl News {
+    fn new() -> (Self, OnNotice) {
+        let news = Self::default();
+        let state = news.state.clone();
+        let on_notice = move |notice| {
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            match &state.reader {
+                Some((health, members)) => {
+                    if let Some(health) = health.upgrade() {
+                        tell(&health, members, notice);
+                    }
+                }
+                None => state.kept.push(notice),
+            }
+        };
+        (news, Arc::new(on_notice))
+    }
+
+    fn deliver_to(&self, health: &Arc<Health>, members: &Arc<[Member]>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for notice in state.kept.drain(..) {
+            tell(health, members, notice);
+        }
+        state.reader = Some((Arc::downgrade(health), members.clone()));
+    }
+}
+
+fn tell(health: &Health, members: &[Member], notice: Notice) {
+    match notice {
+        Notice::Broken { rank, reason } => {
+            health.break_with(Error::Reported { peer: rank, message: reason });
+        }
+        Notice::Aborted { rank, .. } => {
+            health.break_with(Error::Aborted { rank });
+        }
+        Notice::Left { rank } => health.depart(rank),
+        Notice::Lost { rank } => {
+            let (host, pid) = members
+                .get(rank)
+                .map_or_else(Default::default, |member| (member.host.clone(), member.pid));
+            let noticed = "its control connection closed without a goodbye".to_owned();
+            health.break_with(Error::RankLost { lost: rank, host, pid, noticed });
+        }
+        // The ranks of the root's process were lost before, each with a notice of its own, or have left. Data
+        // still flows between the others.
+        Notice::RootLost => {}
+    }
+}

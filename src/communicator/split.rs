@@ -1,0 +1,74 @@
+//! Communicators of some of a communicator's ranks.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use annulus_plan::Rank;
+use annulus_plan::tuner::Tuner;
+use annulus_transports::link::Fabric;
+
+use super::Communicator;
+use super::peers::Peers;
+use crate::Error;
+use crate::health::Health;
+
+/// What one rank's peers are asked for.
+pub(super) struct Request {
+    /// The how-manieth split of the parent this is: equal on every rank.
+    pub(super) sequence: u64,
+    pub(super) color: u32,
+    /// The members, by their rank in the parent, in the order of their new ranks.
+    pub(super) ranks: Vec<Rank>,
+    /// This rank's new number.
+    pub(super) rank: Rank,
+}
+
+/// What a communicator is made of, beside what follows from its parent.
+pub(super) struct Child {
+    pub(super) fabric: Arc<dyn Fabric>,
+    pub(super) health: Arc<Health>,
+    pub(super) peers: Box<dyn Peers>,
+    pub(super) tuner: Arc<Tuner>,
+    pub(super) tag: u32,
+    pub(super) spin: bool,
+}
+
+impl Communicator {
+    /// Divides the ranks: those that give the same `color` make a new communicator, in the order of `key`
+    /// and, where keys are equal, of their ranks. A rank that gives `None` gets none.
+    ///
+    /// All ranks must call it. Blocks until all have. The new communicator is independent of this one: either
+    /// may be dropped or break first.
+    ///
+    /// ```
+    /// # use annulus::Communicator;
+    /// # let ranks = Communicator::local(3)?;
+    /// # std::thread::scope(|threads| for comm in &ranks { threads.spawn(move || {
+    /// let parity = comm.rank() as u32 % 2;
+    /// let part = comm.split(Some(parity), 0)?.expect("a color was given");
+    /// assert_eq!(part.world_size(), if parity == 0 { 2 } else { 1 });
+    /// # Ok::<_, annulus::Error>(()) }); });
+    /// # Ok::<(), annulus::Error>(())
+    /// ```
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, Error> {
+        let mut table = vec![0_i64; 2 * self.world_size()];
+        self.all_gather_into(&[color.map_or(-1, i64::from), key], &mut table)?;
+        let sequence = self.shared.splits.fetch_add(1, Ordering::Relaxed);
+        let Some(color) = color else { return Ok(None) };
+        let mut members: Vec<(i64, Rank)> = table
+            .chunks_exact(2)
+            .enumerate()
+            .filter(|(_, entry)| entry[0] == i64::from(color))
+            .map(|(rank, entry)| (entry[1], rank))
+            .collect();
+        members.sort_unstable();
+        let ranks: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
+        let rank =
+            ranks.iter().position(|&rank| rank == self.rank()).expect("this rank gave the color");
+        let world = ranks.len();
+        let request = Request { sequence, color, ranks, rank };
+        let child = self.shared.peers.split(&request)?;
+        let config = &self.shared.config;
+        Ok(Some(Self::assemble(child.shared(rank, world, config))))
+    }
+}

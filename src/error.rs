@@ -1,0 +1,170 @@
+//! What can go wrong, as values.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use annulus_plan::{CallError, CollectiveKind, Description, Rank};
+
+/// An error of a communicator. Cloning is cheap; the error that broke a communicator is returned
+/// by all its later calls.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The call makes no sense; nothing moved, and the communicator still works.
+    #[error("rank {rank}: {source}")]
+    Call {
+        /// This rank.
+        rank: Rank,
+        /// Why.
+        source: CallError,
+    },
+    /// A buffer has the wrong length; nothing moved, and the communicator still works.
+    #[error(
+        "rank {rank}: {kind}: {argument} has {got} elements, but {expected} are needed ({formula})"
+    )]
+    BufferLength {
+        /// This rank.
+        rank: Rank,
+        /// The collective.
+        kind: CollectiveKind,
+        /// Which argument.
+        argument: &'static str,
+        /// Elements that it should have.
+        expected: usize,
+        /// Elements that it has.
+        got: usize,
+        /// How the right length follows from the call.
+        formula: &'static str,
+    },
+    /// Another argument is wrong; nothing moved, and the communicator still works.
+    #[error("rank {rank}: {kind}: {argument} {problem}")]
+    Argument {
+        /// This rank.
+        rank: Rank,
+        /// The collective.
+        kind: CollectiveKind,
+        /// Which argument.
+        argument: &'static str,
+        /// What is wrong with it, and what would be right.
+        problem: String,
+    },
+    /// Two ranks made different calls. The communicator is broken.
+    #[error(
+        "rank {peer} called {theirs}, but rank {rank} called {ours}: all ranks must make the same calls in the same order"
+    )]
+    Mismatch {
+        /// The rank that noticed.
+        rank: Rank,
+        /// The rank whose message it got.
+        peer: Rank,
+        /// What the noticing rank called.
+        ours: Description,
+        /// What its peer called.
+        theirs: Description,
+    },
+    /// The call did not end in time. The communicator is broken.
+    #[error(
+        "rank {rank}: {call} did not end within {waited:.1?}: still waiting for {}: raise ANNULUS_TIMEOUT if they are only slow",
+        list(waiting_for)
+    )]
+    Timeout {
+        /// This rank.
+        rank: Rank,
+        /// The call.
+        call: Description,
+        /// For how long it waited.
+        waited: Duration,
+        /// The ranks that it waited for, and what was last seen of each.
+        waiting_for: Vec<Missing>,
+    },
+    /// A rank is gone. The communicator is broken.
+    #[error("rank {lost} (pid {pid} on {host}) is lost: {noticed}")]
+    RankLost {
+        /// The rank that is gone.
+        lost: Rank,
+        /// Its host's name.
+        host: String,
+        /// Its process.
+        pid: u32,
+        /// How it was noticed, and by whom.
+        noticed: String,
+    },
+    /// Another rank broke the communicator, and said why.
+    #[error("rank {peer} reports: {message}")]
+    Reported {
+        /// The rank that says so.
+        peer: Rank,
+        /// Its error.
+        message: String,
+    },
+    /// [`Communicator::abort`](crate::Communicator::abort) was called.
+    #[error("rank {rank} aborted the communicator")]
+    Aborted {
+        /// The rank on which it was called.
+        rank: Rank,
+    },
+    /// A link failed. The communicator is broken.
+    #[error("rank {rank}: {source}")]
+    Link {
+        /// This rank.
+        rank: Rank,
+        /// Why.
+        source: Arc<annulus_transports::link::LinkError>,
+    },
+    /// The operating system refused memory.
+    #[error("rank {rank}: no memory for {what} ({bytes} bytes): {source}")]
+    Memory {
+        /// This rank.
+        rank: Rank,
+        /// What it was for.
+        what: &'static str,
+        /// How much.
+        bytes: usize,
+        /// Why.
+        source: Arc<std::io::Error>,
+    },
+    /// The settings make no sense.
+    #[error(transparent)]
+    Config(Arc<crate::ConfigError>),
+    /// The launcher's environment makes no sense.
+    #[error(transparent)]
+    Launch(Arc<crate::LaunchError>),
+    /// The ranks did not find each other.
+    #[error(transparent)]
+    Bootstrap(Arc<crate::BootstrapError>),
+}
+
+/// A rank that a call still waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The rank.
+    pub rank: Rank,
+    /// The last call in which this rank got a message from it, if any.
+    pub last_seen: Option<Description>,
+}
+
+fn list(missing: &[Missing]) -> String {
+    let one = |missing: &Missing| match missing.last_seen {
+        Some(last) => format!("rank {} (last seen in {last})", missing.rank),
+        None => format!("rank {} (never heard from)", missing.rank),
+    };
+    missing.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+impl From<crate::ConfigError> for Error {
+    fn from(error: crate::ConfigError) -> Self {
+        Self::Config(Arc::new(error))
+    }
+}
+
+impl From<crate::LaunchError> for Error {
+    fn from(error: crate::LaunchError) -> Self {
+        Self::Launch(Arc::new(error))
+    }
+}
+
+impl From<crate::BootstrapError> for Error {
+    fn from(error: crate::BootstrapError) -> Self {
+        Self::Bootstrap(Arc::new(error))
+    }
+}

@@ -1,0 +1,103 @@
+//! What ranks get when others do something else, or nothing.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use annulus::{Communicator, Config, Error, ReduceOp};
+
+fn ranks(world: usize, timeout: Duration) -> Vec<Communicator> {
+    let mut config = Config::default();
+    config.timeout = timeout;
+    Communicator::local_with(world, &config).expect("ranks meet")
+}
+
+/// Runs `work` as every rank and returns the errors.
+fn errors(
+    ranks: &[Communicator],
+    work: impl Fn(&Communicator) -> Result<(), Error> + Sync,
+) -> Vec<Error> {
+    thread::scope(|threads| {
+        let running: Vec<_> = ranks.iter().map(|comm| threads.spawn(|| work(comm))).collect();
+        running
+            .into_iter()
+            .map(|rank| rank.join().expect("no panic").expect_err("must fail"))
+            .collect()
+    })
+}
+
+#[test]
+fn different_calls_are_an_error_that_prints_both() {
+    let ranks = ranks(2, Duration::from_secs(60));
+    let found = errors(&ranks, |comm| {
+        let mut buffer = [1.0_f32; 8];
+        let op = if comm.rank() == 0 { ReduceOp::Sum } else { ReduceOp::Max };
+        comm.all_reduce(&mut buffer, op)
+    });
+    for error in &found {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Mismatch { .. }), "{text}");
+        assert!(text.contains("all_reduce(count 8, f32, sum) as operation 1"), "{text}");
+        assert!(text.contains("all_reduce(count 8, f32, max) as operation 1"), "{text}");
+    }
+    let later = errors(&ranks, Communicator::barrier);
+    assert!(later.iter().all(|error| matches!(error, Error::Mismatch { .. })), "{later:?}");
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_at_the_deadline() {
+    let ranks = ranks(3, Duration::from_millis(200));
+    thread::scope(|threads| {
+        for comm in &ranks {
+            threads.spawn(|| comm.barrier().expect("all come to the first"));
+        }
+    });
+    let found = errors(&ranks[..2], |comm| comm.all_reduce(&mut [0_u8; 5], ReduceOp::Max));
+    assert!(
+        found.iter().any(|error| {
+            let text = error.to_string();
+            matches!(error, Error::Timeout { .. })
+                && text.contains("rank 2 (last seen in barrier")
+                && text.contains("all_reduce(count 5, u8, max) as operation 2")
+        }),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_rank_that_has_left_is_not_waited_for() {
+    let mut ranks = ranks(2, Duration::from_secs(600));
+    drop(ranks.pop());
+    let begin = Instant::now();
+    let error = ranks[0].all_reduce(&mut [1.0_f64], ReduceOp::Sum).expect_err("nobody there");
+    assert!(matches!(error, Error::RankLost { lost: 1, .. }), "{error}");
+    assert!(error.to_string().contains("left the communicator"), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(60), "long before the deadline");
+}
+
+#[test]
+fn abort_ends_pending_calls() {
+    let ranks = ranks(2, Duration::from_secs(600));
+    thread::scope(|threads| {
+        let pending =
+            threads.spawn(|| ranks[0].all_reduce(&mut vec![1_u32; 1 << 20], ReduceOp::Sum));
+        thread::sleep(Duration::from_millis(20));
+        ranks[1].abort();
+        ranks[1].abort();
+        let error = pending.join().expect("no panic").expect_err("aborted");
+        assert!(matches!(error, Error::Aborted { rank: 1 }), "{error}");
+    });
+}
+
+#[test]
+fn a_receive_of_another_length_is_an_error() {
+    let ranks = ranks(2, Duration::from_secs(60));
+    let found = thread::scope(|threads| {
+        let send = threads.spawn(|| ranks[0].send(&[1.0_f32; 5], 1));
+        let error = ranks[1].recv(&mut [0.0_f32; 7], 0).expect_err("lengths differ");
+        // The sender may have been through already: its message fitted the link.
+        let _ = send.join().expect("no panic");
+        error
+    });
+    let text = found.to_string();
+    assert!(text.contains("count 5") && text.contains("count 7"), "{text}");
+}
