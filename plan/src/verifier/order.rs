@@ -26,6 +26,8 @@ pub(super) struct History {
     loans: Vec<Loan>,
     required: Vec<Requirement>,
     known: HashSet<(EventId, EventId)>,
+    /// The pair met last: neighbouring elements mostly ask for the same.
+    recent: Option<(EventId, EventId)>,
 }
 
 #[derive(Clone, Copy)]
@@ -98,7 +100,7 @@ impl History {
         region: usize,
         element: usize,
     ) {
-        if !self.same_lane(first, second) && self.known.insert((first, second)) {
+        if !self.same_lane(first, second) && self.is_new(first, second) {
             self.required.push(Requirement { first, second, send: None, rank, region, element });
         }
     }
@@ -114,11 +116,16 @@ impl History {
     ) -> Result<(), Place> {
         let Loan { send, returned } = self.loans[loan as usize];
         let first = returned.ok_or_else(|| self.place(send))?;
-        if self.known.insert((first, second)) {
+        if self.is_new(first, second) {
             let send = Some(send);
             self.required.push(Requirement { first, second, send, rank, region, element });
         }
         Ok(())
+    }
+
+    fn is_new(&mut self, first: EventId, second: EventId) -> bool {
+        let pair = (first, second);
+        self.recent.replace(pair) != Some(pair) && self.known.insert(pair)
     }
 
     /// How many pairs had to be ordered.
