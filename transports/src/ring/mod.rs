@@ -80,4 +80,5 @@ fn copy(to: &mut [u8], from: &[u8], _: crate::memory::Store) {
     to.copy_from_slice(from);
 }
 
-fn fence_after(_: crate::memory::Store) {}
+#[cfg(all(test, loom))]
+mod loom_tests;

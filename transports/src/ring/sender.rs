@@ -6,7 +6,7 @@ use super::line::{INLINE_BYTES, Line, words};
 use super::memory::{End, RingMemory};
 use super::room::{Place, Room};
 use super::{Peer, Reach};
-use super::{copy, fence_after};
+use super::copy;
 use crate::link::{LinkError, SendLink};
 use crate::memory::Store;
 
@@ -112,15 +112,8 @@ impl<R: Reach> RingSender<R> {
         self.publish(Line::inline(fingerprint, payload, bytes, self.sent));
     }
 
-    fn publish_ring(
-        &mut self,
-        fingerprint: &Fingerprint,
-        place: Place,
-        bytes: usize,
-        store: Store,
-    ) {
+    fn publish_ring(&mut self, fingerprint: &Fingerprint, place: Place, bytes: usize) {
         self.room.take(place, bytes);
-        fence_after(store);
         self.publish(Line::ring(fingerprint, place.offset, bytes, self.sent));
     }
 
@@ -154,7 +147,7 @@ impl<R: Reach> SendLink for RingSender<R> {
         // writes them.
         let to = unsafe { std::slice::from_raw_parts_mut(to, place.bytes) };
         copy(to, &bytes[..place.bytes], store);
-        self.publish_ring(fingerprint, place, place.bytes, store);
+        self.publish_ring(fingerprint, place, place.bytes);
         Ok(Some(place.bytes))
     }
 
@@ -209,7 +202,8 @@ impl<R: Reach> SendLink for RingSender<R> {
                 self.publish_inline(fingerprint, payload, bytes);
             }
             Reserved::Ring(place) if bytes <= place.bytes => {
-                self.publish_ring(fingerprint, place, bytes, store);
+                order(store);
+                self.publish_ring(fingerprint, place, bytes);
             }
             _ => panic!("commit of {bytes} bytes that were not reserved"),
         }
@@ -228,5 +222,16 @@ impl<R> Drop for RingSender<R> {
     fn drop(&mut self) {
         self.memory.close(End::Sender);
         self.peer.wake();
+    }
+}
+
+/// Makes the caller's own stores visible before the flag that follows.
+#[inline]
+fn order(store: Store) {
+    match store {
+        #[cfg(target_arch = "x86_64")]
+        Store::NonTemporal => core::arch::x86_64::_mm_sfence(),
+        // Other stores are ordered by the flag itself.
+        _ => {}
     }
 }
