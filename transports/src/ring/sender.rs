@@ -2,11 +2,11 @@
 
 use annulus_plan::Fingerprint;
 
+use super::copy;
 use super::line::{INLINE_BYTES, Line, words};
 use super::memory::{End, RingMemory};
 use super::room::{Place, Room};
 use super::{Peer, Reach};
-use super::copy;
 use crate::link::{LinkError, SendLink};
 use crate::memory::Store;
 
@@ -230,7 +230,8 @@ impl<R> Drop for RingSender<R> {
 fn order(store: Store) {
     match store {
         #[cfg(target_arch = "x86_64")]
-        Store::NonTemporal => core::arch::x86_64::_mm_sfence(),
+        // SAFETY: SSE is part of x86_64.
+        Store::NonTemporal => unsafe { core::arch::x86_64::_mm_sfence() },
         // Other stores are ordered by the flag itself.
         _ => {}
     }
