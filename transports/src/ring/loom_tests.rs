@@ -1,6 +1,6 @@
 //! Every interleaving of the two ends, within loom's bound on preemptions, of a ring so small that it fills and wraps.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p annulus-transports --lib loom`
+//! `RUSTFLAGS="--cfg loom" cargo test -p annulus-transports --lib loom_`
 
 use std::ptr::NonNull;
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! page 0    magic, version, geometry, number of local ranks; the doorbell
-//! row 0     the rings that the host's rank 0 writes: link 0 .. link 15
+//! row 0     the rings that the host's rank 0 writes: link 0 .. link 31
 //! row 1     ...
 //! ```
 //!
