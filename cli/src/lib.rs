@@ -1,1 +1,4 @@
-//! The commands of Annulus: the benchmarks that print like nccl-tests, the launcher, and the doctor.
+//! The commands of Annulus: the benchmarks that print like nccl-tests and the launcher.
+
+pub mod launch;
+pub mod perf;

@@ -27,18 +27,54 @@ pub(super) enum Number {
 macro_rules! with_type {
     ($number:expr, $type:ident => $body:expr) => {
         match $number {
-            $crate::perf::number::Number::I8 => { type $type = i8; $body }
-            $crate::perf::number::Number::U8 => { type $type = u8; $body }
-            $crate::perf::number::Number::I32 => { type $type = i32; $body }
-            $crate::perf::number::Number::U32 => { type $type = u32; $body }
-            $crate::perf::number::Number::I64 => { type $type = i64; $body }
-            $crate::perf::number::Number::U64 => { type $type = u64; $body }
-            $crate::perf::number::Number::F16 => { type $type = half::f16; $body }
-            $crate::perf::number::Number::F32 => { type $type = f32; $body }
-            $crate::perf::number::Number::F64 => { type $type = f64; $body }
-            $crate::perf::number::Number::Bf16 => { type $type = half::bf16; $body }
-            $crate::perf::number::Number::F8E4M3 => { type $type = annulus::F8E4M3; $body }
-            $crate::perf::number::Number::F8E5M2 => { type $type = annulus::F8E5M2; $body }
+            $crate::perf::number::Number::I8 => {
+                type $type = i8;
+                $body
+            }
+            $crate::perf::number::Number::U8 => {
+                type $type = u8;
+                $body
+            }
+            $crate::perf::number::Number::I32 => {
+                type $type = i32;
+                $body
+            }
+            $crate::perf::number::Number::U32 => {
+                type $type = u32;
+                $body
+            }
+            $crate::perf::number::Number::I64 => {
+                type $type = i64;
+                $body
+            }
+            $crate::perf::number::Number::U64 => {
+                type $type = u64;
+                $body
+            }
+            $crate::perf::number::Number::F16 => {
+                type $type = half::f16;
+                $body
+            }
+            $crate::perf::number::Number::F32 => {
+                type $type = f32;
+                $body
+            }
+            $crate::perf::number::Number::F64 => {
+                type $type = f64;
+                $body
+            }
+            $crate::perf::number::Number::Bf16 => {
+                type $type = half::bf16;
+                $body
+            }
+            $crate::perf::number::Number::F8E4M3 => {
+                type $type = annulus::F8E4M3;
+                $body
+            }
+            $crate::perf::number::Number::F8E5M2 => {
+                type $type = annulus::F8E5M2;
+                $body
+            }
         }
     };
 }

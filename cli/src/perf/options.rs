@@ -3,8 +3,9 @@
 use annulus::{Rank, Transport};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use super::number::{Number, Operator};
 use super::Test;
+use super::number::{Number, Operator};
+use crate::launch::MOST_RANKS;
 
 /// What one run of a benchmark measures.
 #[derive(Clone, Debug)]
@@ -34,8 +35,11 @@ pub(super) struct Options {
     pub(super) register: bool,
     pub(super) output: Option<String>,
     pub(super) plot: Option<String>,
-    pub(super) ranks: usize,
-    pub(super) transport: Transport,
+    /// As many ranks as were asked for, unless a launcher decides.
+    pub(super) ranks: Option<usize>,
+    /// Whether the ranks are threads of this process.
+    pub(super) threads: bool,
+    pub(super) transport: Option<String>,
     pub(super) algorithm: Option<String>,
 }
 
@@ -89,7 +93,8 @@ impl Options {
     /// Reads the command line of `test`; prints help or what is wrong with it and exits if it asks for that.
     pub(super) fn parse(test: Test, arguments: impl Iterator<Item = String>) -> Self {
         let mut command = command(test);
-        let matches = command.get_matches_from_mut(arguments);
+        let matches =
+            command.try_get_matches_from_mut(arguments).unwrap_or_else(|error| error.exit());
         Self::from_matches(test, &matches).unwrap_or_else(|problem| {
             command.error(clap::error::ErrorKind::ValueValidation, problem).exit()
         })
@@ -107,7 +112,10 @@ impl Options {
         let step = match (matches.get_one::<usize>("stepfactor"), number("stepbytes")) {
             (Some(0 | 1), _) => return Err("-f, --stepfactor must be at least 2".to_owned()),
             (Some(&factor), _) => Step::Factor(factor),
-            (None, _) if matches.value_source("stepbytes") != Some(clap::parser::ValueSource::CommandLine) => {
+            (None, _)
+                if matches.value_source("stepbytes")
+                    != Some(clap::parser::ValueSource::CommandLine) =>
+            {
                 Step::Factor(2)
             }
             (None, 0) => return Err("-i, --stepbytes must be at least 1".to_owned()),
@@ -123,9 +131,31 @@ impl Options {
         if iterations == 0 || aggregate == 0 {
             return Err("-n, --iters and -m, --agg_iters must be at least 1".to_owned());
         }
-        let ranks = number("ranks");
-        if ranks == 0 {
-            return Err("--ranks must be at least 1".to_owned());
+        let threads = matches.get_one::<usize>("nthreads").copied();
+        let ranks = matches.get_one::<usize>("ranks").copied();
+        if ranks.is_some() && threads.is_some() && ranks != threads {
+            return Err("--ranks and -t, --nthreads both say how many ranks there are".to_owned());
+        }
+        let ranks = threads.or(ranks);
+        match ranks {
+            Some(0) => return Err("--ranks and -t, --nthreads must be at least 1".to_owned()),
+            Some(ranks) if ranks > MOST_RANKS => {
+                return Err(format!(
+                    "{ranks} ranks are more than a host can carry: at most {MOST_RANKS}"
+                ));
+            }
+            _ => {}
+        }
+        let (per_iteration, skip) = (matches.get_flag("per_iter_timing"), number("per_iter_skip"));
+        if skip > 0 && !per_iteration {
+            return Err(
+                "-K, --per_iter_skip leaves out samples of -I, which is not given".to_owned()
+            );
+        }
+        if per_iteration && skip >= iterations {
+            return Err(format!(
+                "-K, --per_iter_skip {skip} leaves nothing of -n, --iters {iterations}"
+            ));
         }
         let blocking = match number("blocking") {
             0 => Blocking::Loop,
@@ -139,7 +169,9 @@ impl Options {
             2 => Average::Least,
             3 => Average::Most,
             other => {
-                return Err(format!("-a, --average is {other}: use 0 (rank 0), 1 (mean), 2 (min) or 3 (max)"));
+                return Err(format!(
+                    "-a, --average is {other}: use 0 (rank 0), 1 (mean), 2 (min) or 3 (max)"
+                ));
             }
         };
         let register = match number("local_register") {
@@ -147,6 +179,12 @@ impl Options {
             1 | 2 => true,
             other => return Err(format!("-R, --local_register is {other}: use 0, 1 or 2")),
         };
+        if text("root").is_some() && !test.rooted() {
+            return Err(format!("-r, --root makes no sense here: {} has no root", test.title()));
+        }
+        if text("op").is_some() && !test.reduces() {
+            return Err(format!("-o, --op makes no sense here: {} combines nothing", test.title()));
+        }
         let root = match text("root").as_deref() {
             None => Roots::One(0),
             Some("-1" | "all") => Roots::All,
@@ -170,9 +208,12 @@ impl Options {
             })?],
             None => vec![Number::F32],
         };
-        let transport = text("transport").unwrap_or_else(|| "auto".to_owned());
-        let transport = Transport::from_name(&transport)
-            .ok_or_else(|| format!("--transport is {transport}: use auto, proc, shm or tcp"))?;
+        let transport = text("transport");
+        if let Some(name) = &transport
+            && Transport::from_name(name).is_none()
+        {
+            return Err(format!("--transport is {name}: use auto, proc, shm or tcp"));
+        }
         Ok(Self {
             min_bytes,
             max_bytes,
@@ -187,8 +228,8 @@ impl Options {
             root,
             blocking,
             average,
-            per_iteration: matches.get_flag("per_iter_timing"),
-            skip: number("per_iter_skip"),
+            per_iteration,
+            skip,
             unalign: number("unalign"),
             timeout: matches.get_one::<u64>("timeout").copied(),
             timestamps: number("report_timestamps") != 0,
@@ -197,6 +238,7 @@ impl Options {
             output: text("output_file"),
             plot: text("plot"),
             ranks,
+            threads: threads.is_some() || transport.as_deref() == Some("proc"),
             transport,
             algorithm: text("algo"),
         })
@@ -235,6 +277,9 @@ fn command(test: Test) -> Command {
             test.title()
         ))
         .version(env!("CARGO_PKG_VERSION"))
+        // -V is another flag of nccl-tests.
+        .disable_version_flag(true)
+        .arg(flag("version", None, "print the version").action(ArgAction::Version))
         .arg(size("minbytes", 'b', "8", "smallest size in bytes, with K, M or G for powers of 1024"))
         .arg(size("maxbytes", 'e', "64M", "largest size"))
         .arg(size("stepbytes", 'i', "1M", "size to add from row to row"))
@@ -265,17 +310,16 @@ fn command(test: Test) -> Command {
             flag("timeout", Some('T'), "seconds after which an operation fails")
                 .value_parser(value_parser!(u64).range(1..)),
         )
-        .arg(count("report_timestamps", 'S', "0", "1: begin each row with the time"))
+        .arg(count("report_timestamps", 'S', "0", "1: end each row with the time (UTC)"))
         .arg(count("memory", 'M', "0", "1: print the memory that each rank uses"))
         .arg(count("local_register", 'R', "0", "1 or 2: buffers that peers read in place (Communicator::alloc)"))
-        .arg(flag("output_file", Some('J'), "also write the results to this file, as JSON if it ends in .json"))
+        .arg(flag("output_file", Some('J'), "also write the results to this file: as JSON if it ends in .json, else as printed"))
         .arg(
-            flag("ranks", None, "processes to start, unless a launcher has started this one")
-                .value_parser(value_parser!(usize))
-                .default_value("2"),
+            flag("ranks", None, "processes to start, unless a launcher has started this one [default: 2]")
+                .value_parser(value_parser!(usize)),
         )
         .arg(
-            flag("nthreads", Some('t'), "the same as --ranks with --transport proc: ranks as threads")
+            flag("nthreads", Some('t'), "ranks to run as threads of one process, instead of --ranks")
                 .value_parser(value_parser!(usize)),
         )
         .arg(flag("transport", None, "auto, proc (threads of one process), shm or tcp [default: auto]"))
@@ -299,7 +343,9 @@ fn parse_bytes(text: &str) -> Result<usize, String> {
     };
     let number: usize =
         digits.parse().map_err(|_| "a number of bytes, such as 8, 64K, 1M or 2G".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "more bytes than this machine can address".to_owned())
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| "more bytes than this machine can address".to_owned())
 }
 
 #[cfg(test)]
@@ -316,9 +362,8 @@ mod tests {
 
     #[test]
     fn sizes_grow_by_factor_or_step() {
-        let sizes = |arguments: &[&str]| {
-            parse(arguments).expect("valid").sizes().collect::<Vec<_>>()
-        };
+        let sizes =
+            |arguments: &[&str]| parse(arguments).expect("valid").sizes().collect::<Vec<_>>();
         assert_eq!(sizes(&["-b", "8", "-e", "64"]), [8, 16, 32, 64]);
         assert_eq!(sizes(&["-b", "1K", "-e", "1M", "-f", "32"]), [1 << 10, 1 << 15, 1 << 20]);
         assert_eq!(sizes(&["-b", "0", "-e", "2K", "-i", "1K"]), [0, 1024, 2048]);
@@ -337,6 +382,11 @@ mod tests {
         assert!(refused(&["-b", "x"]).contains("such as 8, 64K"));
         assert!(refused(&["-e", "99999999999G"]).contains("address"));
         assert!(refused(&["--ranks", "0"]).contains("at least 1"));
+        assert!(refused(&["--ranks", "1000000"]).contains("at most"));
+        assert!(refused(&["--ranks", "3", "-t", "2"]).contains("both"));
+        assert!(refused(&["-r", "0"]).contains("no root"));
+        assert!(refused(&["-K", "1"]).contains("not given"));
+        assert!(refused(&["-I", "-K", "20"]).contains("nothing"));
         assert!(refused(&["--bogus"]).contains("unexpected argument"));
     }
 }

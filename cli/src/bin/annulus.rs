@@ -1,0 +1,60 @@
+//! The `annulus` command.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use annulus_cli::launch::{self, Job, MOST_RANKS, Output};
+use clap::{Args, Parser, Subcommand, value_parser};
+
+/// Collective communication: start jobs.
+#[derive(Parser)]
+#[command(name = "annulus", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a program as several ranks on this host, and end them together
+    Run(Run),
+}
+
+#[derive(Args)]
+struct Run {
+    /// Number of ranks
+    #[arg(short = 'n', long, value_parser = value_parser!(u64).range(1..=MOST_RANKS as u64))]
+    ranks: u64,
+    /// Pass output on as it is, without the rank in front of each line
+    #[arg(long)]
+    no_prefix: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Run(run) => run.start(),
+    }
+}
+
+impl Run {
+    fn start(self) -> ExitCode {
+        let mut words = self.program.into_iter();
+        let job = Job {
+            program: words.next().unwrap_or_default(),
+            arguments: words.collect(),
+            ranks: self.ranks as usize,
+            output: if self.no_prefix { Output::Inherited } else { Output::Prefixed },
+            name: "annulus run",
+        };
+        match launch::run(&job) {
+            Ok(ending) => ending.exit_code().into(),
+            Err(error) => {
+                eprintln!("{}: {error}", job.name);
+                error.exit_code().into()
+            }
+        }
+    }
+}

@@ -1,2 +1,0 @@
-//! The annulus command.
-fn main() {}
