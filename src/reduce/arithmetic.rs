@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::small_float::SmallFloat;
+use super::small_float::{SmallFloat, select};
 use crate::element::{F8E4M3, F8E5M2};
 
 /// The number that a pass needs besides its operands: the divisor of a mean, or a scale.
@@ -68,10 +68,23 @@ macro_rules! integer {
 
 // A quotient in f32 (8 bits) or f64 (32 bits) truncates exactly: one that is not whole differs from the
 // next whole number by more than half of its last place. Unlike an integer division it vectorises.
-integer!(i8, |sum, divisor| (f32::from(sum) / divisor.float as f32) as i32 as Self);
-integer!(u8, |sum, divisor| (f32::from(sum) / divisor.float as f32) as i32 as Self);
-integer!(i32, |sum, divisor| (f64::from(sum) / divisor.float) as Self);
-integer!(u32, |sum, divisor| (f64::from(sum) / divisor.float) as Self);
+// SAFETY of the conversions: the divisor is at least 1, so the quotient fits the type of the sum.
+#[allow(clippy::undocumented_unsafe_blocks)]
+mod quotients {
+    use super::{Arithmetic, Parameter};
+    integer!(i8, |sum, divisor| unsafe {
+        (f32::from(sum) / divisor.float as f32).to_int_unchecked::<i32>() as Self
+    });
+    integer!(u8, |sum, divisor| unsafe {
+        (f32::from(sum) / divisor.float as f32).to_int_unchecked::<i32>() as Self
+    });
+    integer!(i32, |sum, divisor| unsafe {
+        (f64::from(sum) / divisor.float).to_int_unchecked::<i32>()
+    });
+    integer!(u32, |sum, divisor| unsafe {
+        (f64::from(sum) / divisor.float).to_int_unchecked::<u32>()
+    });
+}
 integer!(i64, |sum, divisor| sum.wrapping_div(divisor.integer.max(1) as Self));
 integer!(u64, |sum, divisor| sum / divisor.integer.max(1));
 
@@ -138,13 +151,15 @@ macro_rules! small_float {
             #[inline(always)]
             fn minimum(self, other: Self) -> Self {
                 let (a, b) = (self.widen(), other.widen());
-                if (a < b) | ((a == b) & self.is_negative()) | b.is_nan() { self } else { other }
+                let first = (a < b) | ((a == b) & self.is_negative()) | b.is_nan();
+                Self::from_bits(select(first, self.to_bits().into(), other.to_bits().into()) as _)
             }
 
             #[inline(always)]
             fn maximum(self, other: Self) -> Self {
                 let (a, b) = (self.widen(), other.widen());
-                if (a > b) | ((a == b) & !self.is_negative()) | b.is_nan() { self } else { other }
+                let first = (a > b) | ((a == b) & !self.is_negative()) | b.is_nan();
+                Self::from_bits(select(first, self.to_bits().into(), other.to_bits().into()) as _)
             }
 
             #[inline(always)]

@@ -17,7 +17,7 @@ pub(super) unsafe fn avx2_pass<C: Combine>(
     parameter: &Parameter,
 ) {
     // SAFETY: as the caller promised.
-    unsafe { pass::<C>(operands, streaming, parameter) }
+    unsafe { pass::<C>(operands, streaming, parameter, avx2_pass::<C>) }
 }
 
 // SAFETY of all blocks: the caller promises AVX2 and F16C.
@@ -80,9 +80,14 @@ impl Lanes for __m256 {
     #[inline(always)]
     unsafe fn narrow_bf16([even, odd]: [Self; 2]) -> Self::Raw {
         unsafe {
-            let even = _mm256_srli_epi32::<16>(round_bf16(even));
-            // 16-bit lanes: the even ones from `even`, the odd ones from `odd`.
-            _mm256_blend_epi16::<0b1010_1010>(even, round_bf16(odd))
+            let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(even, odd);
+            let (even, odd) = if _mm256_movemask_ps(nan) == 0 {
+                (round_bf16(even), round_bf16(odd))
+            } else {
+                (quiet_bf16(even), quiet_bf16(odd))
+            };
+            // 16-bit lanes: the even ones from the upper halves of `even`, the odd ones from `odd`.
+            _mm256_blend_epi16::<0b1010_1010>(_mm256_srli_epi32::<16>(even), odd)
         }
     }
 
@@ -108,16 +113,25 @@ impl Lanes for __m256 {
 /// The upper half of 32 bits.
 const HIGH_HALF: i32 = 0xffff_0000_u32 as i32;
 
-/// Each f32 rounded to a bf16 in its upper half; the lower half is rubbish.
+/// Each number rounded to a bf16 in its upper half; the lower half is rubbish.
 #[inline(always)]
 #[allow(clippy::undocumented_unsafe_blocks)]
 unsafe fn round_bf16(value: __m256) -> __m256i {
     unsafe {
         let bits = _mm256_castps_si256(value);
         let last = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-        let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), last);
-        let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
-        let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(value, value));
-        _mm256_blendv_epi8(rounded, quiet, nan)
+        _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), last)
     }
+}
+
+/// The same where some are NaNs, which rounding could turn into infinities.
+#[cold]
+#[inline(never)]
+#[target_feature(enable = "avx2")]
+fn quiet_bf16(value: __m256) -> __m256i {
+    let bits = _mm256_castps_si256(value);
+    let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+    let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(value, value));
+    // SAFETY: this function has AVX2.
+    _mm256_blendv_epi8(unsafe { round_bf16(value) }, quiet, nan)
 }

@@ -20,7 +20,7 @@ pub(super) unsafe fn avx512_pass<C: Combine>(
     parameter: &Parameter,
 ) {
     // SAFETY: as the caller promised.
-    unsafe { pass::<C>(operands, streaming, parameter) }
+    unsafe { pass::<C>(operands, streaming, parameter, avx512_pass::<C>) }
 }
 
 // SAFETY of all blocks: the caller promises AVX-512F and AVX-512BW.
@@ -85,9 +85,14 @@ impl Lanes for __m512 {
     #[inline(always)]
     unsafe fn narrow_bf16([even, odd]: [Self; 2]) -> Self::Raw {
         unsafe {
-            let even = _mm512_srli_epi32::<16>(round_bf16(even));
-            // 16-bit lanes: the even ones from `even`, the odd ones from `odd`.
-            _mm512_mask_blend_epi16(0xaaaa_aaaa, even, round_bf16(odd))
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(even, odd);
+            let (even, odd) = if nan == 0 {
+                (round_bf16(even), round_bf16(odd))
+            } else {
+                (quiet_bf16(even), quiet_bf16(odd))
+            };
+            // 16-bit lanes: the even ones from the upper halves of `even`, the odd ones from `odd`.
+            _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd)
         }
     }
 
@@ -113,16 +118,25 @@ impl Lanes for __m512 {
 /// The upper half of 32 bits.
 const HIGH_HALF: i32 = 0xffff_0000_u32 as i32;
 
-/// Each f32 rounded to a bf16 in its upper half; the lower half is rubbish.
+/// Each number rounded to a bf16 in its upper half; the lower half is rubbish.
 #[inline(always)]
 #[allow(clippy::undocumented_unsafe_blocks)]
 unsafe fn round_bf16(value: __m512) -> __m512i {
     unsafe {
         let bits = _mm512_castps_si512(value);
         let last = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-        let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), last);
-        let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
-        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
-        _mm512_mask_blend_epi32(nan, rounded, quiet)
+        _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), last)
     }
+}
+
+/// The same where some are NaNs, which rounding could turn into infinities.
+#[cold]
+#[inline(never)]
+#[target_feature(enable = "avx512f")]
+fn quiet_bf16(value: __m512) -> __m512i {
+    let bits = _mm512_castps_si512(value);
+    let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
+    // SAFETY: this function has AVX-512F.
+    _mm512_mask_blend_epi32(nan, unsafe { round_bf16(value) }, quiet)
 }

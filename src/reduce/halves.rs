@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::arithmetic::{Arithmetic, Parameter};
 use super::operator::Operator;
-use super::pass::{Combine, Elementwise};
+use super::pass::Combine;
 
 /// A vector register of f32 of one instruction set.
 ///
@@ -91,10 +91,21 @@ impl<L: Lanes, T: HalfFormat, O: Operator> Combine for Halves<L, T, O> {
 
     #[inline(always)]
     unsafe fn combine<const N: usize>(a: [u8; N], b: [u8; N], parameter: &Parameter) -> [u8; N] {
+        const WIDEST: usize = 64;
         let width = size_of::<L::Raw>();
         if N < width {
-            // SAFETY: as the caller promised.
-            return unsafe { Elementwise::<T, O>::combine(a, b, parameter) };
+            // Less than a register: the rest of one is zeros.
+            let (mut wide_a, mut wide_b) = ([0; WIDEST], [0; WIDEST]);
+            wide_a[..N].copy_from_slice(&a);
+            wide_b[..N].copy_from_slice(&b);
+            // SAFETY: no register is wider than `WIDEST`; unaligned reads; the result holds at least
+            // `N` bytes; the caller vouches for the instructions.
+            return unsafe {
+                let a = wide_a.as_ptr().cast::<L::Raw>().read_unaligned();
+                let b = wide_b.as_ptr().cast::<L::Raw>().read_unaligned();
+                let r = Self::register(a, b, parameter);
+                std::ptr::from_ref(&r).cast::<[u8; N]>().read()
+            };
         }
         let mut result = [0; N];
         let mut at = 0;

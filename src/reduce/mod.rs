@@ -36,7 +36,7 @@ use crate::element::{F8E4M3, F8E5M2};
 use arithmetic::{Arithmetic, Parameter};
 use halves::HalfFormat;
 use operator::{Maximum, Mean, Minimum, Operator, Product, Scale, Sum};
-use pass::{Elementwise, Operands, Streaming, pass};
+use pass::{Elementwise, Operands, Pass, Streaming, portable_pass};
 
 pub(crate) use isa::Isa;
 pub use isa::IsaError;
@@ -51,8 +51,6 @@ pub(crate) struct Kernel {
     parameter: Parameter,
     element_bytes: usize,
 }
-
-type Pass = unsafe fn(Operands, Streaming, &Parameter);
 
 impl Kernel {
     /// The kernel for a communicator of `world` ranks, with the instructions of [`Isa::current`].
@@ -140,7 +138,7 @@ pub(crate) unsafe fn premultiply(
     let pass = select::<Scale>(Isa::current(), dtype);
     let operands = Operands { dst, second: ptr::null_mut(), a: src, b: src, bytes };
     // SAFETY: as the caller promised; `select` chose instructions that the CPU has.
-    unsafe { pass(operands, Streaming::new(Store::Cached, Store::Cached), &parameter) }
+    unsafe { pass(operands, Streaming::NONE, &parameter) }
 }
 
 /// The pass for a data type: element by element in the surrounding instruction set, except for the
@@ -165,22 +163,22 @@ fn select<O: Operator + 'static>(isa: Isa, dtype: DataType) -> Pass {
 
 fn elementwise<T: Arithmetic, O: Operator>(isa: Isa) -> Pass {
     match isa {
-        Isa::Portable => pass::<Elementwise<T, O>>,
+        Isa::Portable => portable_pass::<Elementwise<T, O>>,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::Avx512 => avx2::avx2_pass::<Elementwise<T, O>>,
         #[cfg(not(target_arch = "x86_64"))]
-        _ => pass::<Elementwise<T, O>>,
+        _ => portable_pass::<Elementwise<T, O>>,
     }
 }
 
 fn halves<T: HalfFormat, O: Operator>(isa: Isa) -> Pass {
     match isa {
-        Isa::Portable => pass::<Elementwise<T, O>>,
+        Isa::Portable => portable_pass::<Elementwise<T, O>>,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::avx2_pass::<halves::Halves<std::arch::x86_64::__m256, T, O>>,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => avx512::avx512_pass::<halves::Halves<std::arch::x86_64::__m512, T, O>>,
         #[cfg(not(target_arch = "x86_64"))]
-        _ => pass::<Elementwise<T, O>>,
+        _ => portable_pass::<Elementwise<T, O>>,
     }
 }

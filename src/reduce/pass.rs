@@ -80,6 +80,8 @@ pub(super) struct Streaming {
 }
 
 impl Streaming {
+    pub(super) const NONE: Self = Self { dst: false, second: false };
+
     #[inline(always)]
     pub(super) fn new(dst: Store, second: Store) -> Self {
         Self { dst: dst == Store::NonTemporal, second: second == Store::NonTemporal }
@@ -91,7 +93,11 @@ impl Streaming {
     }
 }
 
-/// Runs the pass. Inlined into one function for each instruction set.
+/// A compiled [`pass`].
+pub(super) type Pass = unsafe fn(Operands, Streaming, &Parameter);
+
+/// Runs the pass. Inlined into one function for each instruction set, `this`, which it calls for the ragged ends
+/// of what it streams.
 ///
 /// # Safety
 /// As [`Kernel::run`](super::Kernel::run), and the CPU must have the instructions of `C`.
@@ -100,15 +106,29 @@ pub(super) unsafe fn pass<C: Combine>(
     operands: Operands,
     streaming: Streaming,
     parameter: &Parameter,
+    this: Pass,
 ) {
     // SAFETY: as the caller promised.
     unsafe {
         if operands.bytes < BLOCK {
             short::<C>(operands, parameter);
-        } else if !(streaming.any() && streamed::<C>(operands, streaming, parameter)) {
+        } else if !(streaming.any() && streamed::<C>(operands, streaming, parameter, this)) {
             cached::<C>(operands, parameter);
         }
     }
+}
+
+/// The pass, compiled for what every CPU of the architecture has.
+///
+/// # Safety
+/// As [`pass`].
+pub(super) unsafe fn portable_pass<C: Combine>(
+    operands: Operands,
+    streaming: Streaming,
+    parameter: &Parameter,
+) {
+    // SAFETY: as the caller promised.
+    unsafe { pass::<C>(operands, streaming, parameter, portable_pass::<C>) }
 }
 
 /// Less than a block: two pieces of a power of two that overlap in the middle. Both are computed before
@@ -140,38 +160,25 @@ unsafe fn short<C: Combine>(operands: Operands, parameter: &Parameter) {
 /// At least a block, through the cache.
 #[inline(always)]
 unsafe fn cached<C: Combine>(operands: Operands, parameter: &Parameter) {
-    let Operands { dst, second, .. } = operands;
-    // SAFETY: `blocks` stays within the operands.
-    unsafe {
-        if second.is_null() {
-            blocks::<C>(operands, parameter, |at, block| write(dst.add(at), block));
-        } else {
-            blocks::<C>(operands, parameter, |at, block| {
-                write(dst.add(at), block);
-                write(second.add(at), block);
-            });
-        }
-    }
-}
-
-/// Hands the result of each block to `store`, with its offset.
-#[inline(always)]
-unsafe fn blocks<C: Combine>(
-    operands: Operands,
-    parameter: &Parameter,
-    store: impl Fn(usize, [u8; BLOCK]),
-) {
-    let last = operands.bytes - BLOCK;
+    let Operands { dst, second, bytes, .. } = operands;
+    let last = bytes - BLOCK;
     // SAFETY: every block lies within the operands.
     unsafe {
         // The last block may overlap the one before it, whose result may lie where its operands do.
         let tail = combine_at::<C, BLOCK>(operands, last, parameter);
         let mut at = 0;
         while at < last {
-            store(at, combine_at::<C, BLOCK>(operands, at, parameter));
+            let block = combine_at::<C, BLOCK>(operands, at, parameter);
+            write(dst.add(at), block);
+            if !second.is_null() {
+                write(second.add(at), block);
+            }
             at = opaque(at + BLOCK);
         }
-        store(last, tail);
+        write(dst.add(last), tail);
+        if !second.is_null() {
+            write(second.add(last), tail);
+        }
     }
 }
 
@@ -182,6 +189,7 @@ unsafe fn streamed<C: Combine>(
     operands: Operands,
     streaming: Streaming,
     parameter: &Parameter,
+    this: Pass,
 ) -> bool {
     let leader = if streaming.dst { operands.dst } else { operands.second };
     let head = leader.addr().wrapping_neg() % BLOCK;
@@ -193,7 +201,7 @@ unsafe fn streamed<C: Combine>(
     }
     // SAFETY: the head, the lines and the rest lie within the operands.
     unsafe {
-        short::<C>(Operands { bytes: head, ..operands }, parameter);
+        this(Operands { bytes: head, ..operands }, Streaming::NONE, parameter);
         let lines = operands.skip(head);
         let stream_second = streaming.second && is_streamable(lines.second);
         let mut at = 0;
@@ -205,7 +213,7 @@ unsafe fn streamed<C: Combine>(
             }
             at = opaque(at + BLOCK);
         }
-        short::<C>(lines.skip(at), parameter);
+        this(lines.skip(at), Streaming::NONE, parameter);
     }
     fence();
     true

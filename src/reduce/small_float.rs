@@ -1,6 +1,6 @@
 //! Floats of 8 and 16 bits: exact widening to f32 and narrowing with one rounding to nearest even.
 //!
-//! Branches are selects, so that loops over these functions vectorise.
+//! Nothing branches, so that loops over these functions vectorise.
 
 use half::{bf16, f16};
 
@@ -27,7 +27,7 @@ impl SmallFloat for bf16 {
     fn narrow(value: f32) -> Self {
         let bits = value.to_bits();
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-        let bits = if value.is_nan() { bits | 0x0040_0000 } else { rounded };
+        let bits = select(value.is_nan(), bits | 0x0040_0000, rounded);
         Self::from_bits((bits >> 16) as u16)
     }
 
@@ -169,10 +169,17 @@ impl Layout {
             .wrapping_add(half + ((magnitude >> self.shift()) & 1))
             >> self.shift();
         let smallest_normal = (127 + 1 - self.bias()) << 23;
-        let finite = if magnitude < smallest_normal { subnormal } else { normal };
-        let clamped = if magnitude >= self.limit { self.overflow } else { finite };
-        sign | if magnitude > 0x7f80_0000 { self.nan } else { clamped }
+        let finite = select(magnitude < smallest_normal, subnormal, normal);
+        let clamped = select(magnitude >= self.limit, self.overflow, finite);
+        sign | select(magnitude > 0x7f80_0000, self.nan, clamped)
     }
+}
+
+/// `if condition { yes } else { no }` by masks: a branch would keep loops from being vectorised.
+#[inline(always)]
+pub(super) fn select(condition: bool, yes: u32, no: u32) -> u32 {
+    let mask = u32::from(condition).wrapping_neg();
+    yes & mask | no & !mask
 }
 
 #[cfg(test)]
