@@ -74,7 +74,7 @@ impl Tuner {
     /// What to use for `call`. There is a plan for it.
     ///
     /// The first call of a class simulates, which takes from tens of microseconds for two ranks to
-    /// tens of milliseconds for hundreds; later ones cost a look-up. Equal for all ranks, roots, and in place or not.
+    /// tens of milliseconds for hundreds and a second or so for thousands; later ones cost a look-up. Equal for all ranks, roots, and in place or not.
     pub fn choose(&self, call: &Collective) -> Choice {
         let class = Class::of(call);
         let known = {

@@ -12,8 +12,15 @@ use super::cost::{Cost, Unknown};
 use super::overrides::Restriction;
 use super::{Candidate, Overrides, Verdict};
 
-/// How many of the best get a second look with other chunks and channels.
-const SECOND_LOOKS: usize = 2;
+/// How many of the best get a second look with other chunks and channels. Each look at thousands of
+/// ranks takes a good part of a second.
+const fn second_looks(world: usize) -> usize {
+    match world {
+        0..=64 => 2,
+        65..=512 => 1,
+        _ => 0,
+    }
+}
 
 /// Predictions that differ by less than this factor are equal.
 const TOLERANCE: f64 = 1.05;
@@ -140,7 +147,7 @@ impl Survey {
         let channels = channels(topology, overrides);
         let mut best = timed.clone();
         best.sort_by(|a, b| a.1.total_cmp(&b.1));
-        for (best, _) in best.into_iter().take(SECOND_LOOKS) {
+        for (best, _) in best.into_iter().take(second_looks(call.world())) {
             for chunk_bytes in smaller_chunks(&best, overrides) {
                 self.time(&cost, Choice { chunk_bytes, ..best }, &mut timed);
             }
