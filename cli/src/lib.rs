@@ -1,4 +1,8 @@
-//! The commands of Annulus: the benchmarks that print like nccl-tests and the launcher.
+//! The commands of Annulus: the benchmarks that print like nccl-tests, the launcher, the doctor, and the tuner's
+//! reasons.
 
+pub mod doctor;
+pub mod explain;
 pub mod launch;
 pub mod perf;
+mod size;

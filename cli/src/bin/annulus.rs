@@ -1,12 +1,15 @@
 //! The `annulus` command.
 
 use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+use annulus_cli::doctor::{self, State};
+use annulus_cli::explain::{Question, explain};
 use annulus_cli::launch::{self, Job, MOST_RANKS, Output};
 use clap::{Args, Parser, Subcommand, value_parser};
 
-/// Collective communication: start jobs.
+/// Collective communication: start ranks, examine a host, explain choices
 #[derive(Parser)]
 #[command(name = "annulus", version)]
 struct Cli {
@@ -18,6 +21,10 @@ struct Cli {
 enum Command {
     /// Start a program as several ranks on this host, and end them together
     Run(Run),
+    /// Say what works on this host, and what to do about what does not
+    Doctor,
+    /// Say which algorithm a call gets, and why, with predicted times of all
+    Explain(Question),
 }
 
 #[derive(Args)]
@@ -36,6 +43,33 @@ struct Run {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(run) => run.start(),
+        Command::Doctor => doctor(),
+        Command::Explain(question) => match explain(&question) {
+            Ok(explanation) => print(&explanation.to_string(), ExitCode::SUCCESS),
+            Err(error) => {
+                eprintln!("annulus explain: {error}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+fn doctor() -> ExitCode {
+    let findings = doctor::examine();
+    let lines: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
+    let healthy = doctor::verdict(&findings) < State::Problem;
+    print(&lines, if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Nobody minds if a pager has had enough.
+fn print(text: &str, code: ExitCode) -> ExitCode {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("annulus: cannot write to standard output: {error}");
+            ExitCode::FAILURE
+        }
+        _ => code,
     }
 }
 

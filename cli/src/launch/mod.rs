@@ -24,6 +24,9 @@ use signals::Signals;
 /// The most ranks that can be started on one host.
 pub const MOST_RANKS: usize = 4096;
 
+/// The exit code of a program whose output nobody reads any more. A job ends with it in silence.
+pub const UNREAD: u8 = 128 + libc::SIGPIPE as u8;
+
 /// How long ranks may take to end after they were asked to.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -82,7 +85,7 @@ impl Ending {
             Self::Success => 0,
             Self::Failure { how, .. } => how.exit_code(),
             Self::Interrupted(signal) => How::Signal(signal).exit_code(),
-            Self::Unread => How::Signal(libc::SIGPIPE).exit_code(),
+            Self::Unread => UNREAD,
         }
     }
 }
@@ -217,6 +220,9 @@ impl Supervisor<'_> {
         let Some(&(index, how)) = cause.or(failures.first()) else { return };
         if self.ending != Ending::Success {
             return;
+        }
+        if how.exit_code() == UNREAD {
+            return self.end(Ending::Unread, Signal::TERM);
         }
         let Running { rank, pid, .. } = self.ranks[index];
         let others = self.ranks.iter().filter(|rank| rank.ended.is_none()).count();

@@ -251,3 +251,66 @@ impl Test {
         target.iter().enumerate().filter(|&(index, &got)| !got.same(expected(index))).count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORLD: usize = 3;
+    const COUNT: usize = 40;
+
+    /// Every rank's input, as `fill` makes it.
+    fn inputs(test: Test, operator: Operator) -> Vec<Vec<f32>> {
+        let (length, _) = test.lengths(COUNT, WORLD);
+        let fill = |rank| {
+            let mut input = vec![0.0; length];
+            test.fill(operator, WORLD, rank, &mut input);
+            input
+        };
+        (0..WORLD).map(fill).collect()
+    }
+
+    #[test]
+    fn every_wrong_element_is_counted() {
+        let wrong = |test: Test, operator, rank, output: &[f32]| {
+            test.wrong(operator, WORLD, rank, 1, COUNT, output)
+        };
+        let sums: Vec<f32> = {
+            let inputs = inputs(Test::AllReduce, Operator::Sum);
+            (0..COUNT).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
+        };
+        let parts: Vec<f32> = {
+            let inputs = inputs(Test::AllToAll, Operator::None);
+            inputs.iter().flat_map(|input| input[2 * COUNT..].to_vec()).collect()
+        };
+        let given = inputs(Test::Broadcast, Operator::None);
+        for (test, operator, right) in [
+            (Test::AllReduce, Operator::Sum, sums),
+            (Test::AllToAll, Operator::None, parts),
+            (Test::Broadcast, Operator::None, given[1].clone()),
+            (Test::SendRecv, Operator::None, given[1].clone()),
+            (Test::AllGather, Operator::None, given.concat()),
+        ] {
+            assert_eq!(wrong(test, operator, 2, &right), 0, "{test:?}");
+            let mut spoiled = right;
+            for at in [0, 17, COUNT - 1] {
+                spoiled[at] += 1.0;
+            }
+            assert_eq!(wrong(test, operator, 2, &spoiled), 3, "{test:?}");
+        }
+        assert_eq!(
+            wrong(Test::Reduce, Operator::Sum, 0, &[-1.0; COUNT]),
+            0,
+            "only the root has a result"
+        );
+    }
+
+    #[test]
+    fn parts_are_whole_multiples_of_16_bytes() {
+        assert_eq!(Test::AllReduce.count(100, 4, 3), 25);
+        assert_eq!(Test::AllGather.count(1000, 4, 3), 80);
+        assert_eq!(Test::AllGather.size(80, 4, 3), 960);
+        assert_eq!(Test::AllToAll.count(8, 4, 3), 0);
+        assert_eq!(Test::AllReduce.traffic(1 << 20, 4, 2), 4 * (4 << 20), "4 N for two ranks");
+    }
+}

@@ -40,6 +40,17 @@ pub(super) fn one_host(places: &[Place]) -> bool {
     places.iter().all(|place| place.host_id == places[0].host_id)
 }
 
+/// How many ranks share `rank`'s host, itself included.
+pub(super) fn neighbours(places: &[Place], rank: usize) -> usize {
+    places.iter().filter(|place| place.host_id == places[rank].host_id).count()
+}
+
+/// Memory of this host that nobody uses, in bytes; without limit if that is not known.
+pub(super) fn available_memory() -> u64 {
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    kibibytes(&info, "MemAvailable:").map_or(u64::MAX, |kibibytes| kibibytes * 1024)
+}
+
 /// The memory of every rank's process. All ranks call it.
 pub(super) fn memory(comm: &Communicator) -> Result<Vec<MemoryUse>, Failure> {
     let mut all = vec![0_u64; 2 * comm.world_size()];
@@ -90,13 +101,15 @@ impl Place {
 impl MemoryUse {
     fn own() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let bytes = |field: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(field));
-            let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-            kibibytes.unwrap_or(0_u64) * 1024
-        };
+        let bytes = |field| kibibytes(&status, field).unwrap_or(0) * 1024;
         Self { resident: bytes("VmRSS:"), peak: bytes("VmHWM:") }
     }
+}
+
+/// A line of /proc/meminfo and its like.
+fn kibibytes(info: &str, field: &str) -> Option<u64> {
+    let rest = info.lines().find_map(|line| line.strip_prefix(field))?;
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

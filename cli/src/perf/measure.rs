@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use annulus::{Allocation, Communicator, Rank, ReduceOp};
 
+use super::machine;
 use super::number::{Exact, Operator};
 use super::options::{Average, Blocking, Options};
 use super::statistics::Statistics;
@@ -47,23 +48,32 @@ pub(super) struct Outcome {
 }
 
 impl<'a, T: Exact> Bench<'a, T> {
-    /// Allocates for calls of up to `count`.
+    /// Allocates for calls of up to `count`, as do `neighbours` ranks on this host, this one included.
     pub(super) fn new(
         test: Test,
         options: &'a Options,
         comm: &'a Communicator,
         count: usize,
+        neighbours: usize,
     ) -> Result<Self, Failure> {
         let (input, output) = test.lengths(count, comm.world_size());
+        let [input, output] = [input, output].map(|length| length.saturating_add(options.unalign));
+        let elements = input.saturating_add(output).saturating_mul(neighbours);
+        let needed = elements.saturating_mul(size_of::<T>()) as u64;
+        let available = machine::available_memory();
+        if needed > available {
+            return Err(Failure::Memory { needed, available }); // rather than be killed for it
+        }
         let allocate = |length: usize| {
-            let length = length.checked_add(options.unalign).ok_or_else(too_large)?;
             if options.register {
                 return Ok(Buffer::Shared(comm.alloc(length)?));
             }
             let mut memory = Vec::new();
-            memory.try_reserve_exact(length).map_err(|_| too_large())?;
+            if memory.try_reserve_exact(length).is_err() {
+                return Err(Failure::Memory { needed, available });
+            }
             memory.resize(length, T::of(UNTOUCHED));
-            Ok::<_, Failure>(Buffer::Private(memory))
+            Ok(Buffer::Private(memory))
         };
         Ok(Self { test, options, comm, source: allocate(input)?, target: allocate(output)? })
     }
@@ -196,10 +206,6 @@ impl<'a, T: Exact> Bench<'a, T> {
 
 /// A value that no result has, and that every type holds exactly.
 const UNTOUCHED: i64 = 12;
-
-fn too_large() -> Failure {
-    Failure::Memory("there is no memory for buffers of that size".to_owned())
-}
 
 enum Buffer<T> {
     Private(Vec<T>),

@@ -27,6 +27,7 @@ use options::Options;
 use sweep::Verdict;
 
 use crate::launch;
+use crate::size::display;
 
 /// Runs the benchmark `test` with this process's command line: the whole program.
 ///
@@ -43,6 +44,9 @@ pub fn main(test: Test) -> ExitCode {
     match outcome {
         Ok(Verdict::Good) => ExitCode::SUCCESS,
         Ok(Verdict::Bad) => ExitCode::FAILURE,
+        Err(Failure::Output { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => {
+            launch::UNREAD.into() // whoever reads the table has had enough
+        }
         Err(failure) => {
             eprintln!("{}: {failure}", test.program());
             ExitCode::FAILURE
@@ -59,10 +63,16 @@ enum Failure {
     Root { root: usize, world: usize },
     #[error("--ranks or -t asks for {asked} ranks, but the launcher has started {world}")]
     Ranked { asked: usize, world: usize },
-    #[error("-t, --nthreads: this process is one rank of a job; its ranks cannot be threads")]
+    #[error("-t and --transport proc ask for threads, but the ranks of this job are processes")]
     Threads,
-    #[error("-e, --maxbytes: {0}")]
-    Memory(String),
+    #[error(
+        "-e, --maxbytes: the buffers of all ranks of this host need {}, but {} are available: \
+         measure smaller sizes or fewer ranks",
+        display(*needed), display(*available)
+    )]
+    Memory { needed: u64, available: u64 },
+    #[error("NCCL_TESTS_MIN_BW={value}: expected a bandwidth in GB/s, such as 10.5")]
+    Required { value: String },
     #[error("cannot write {what}: {source}")]
     Output { what: String, source: io::Error },
 }
@@ -70,10 +80,10 @@ enum Failure {
 /// This process is one rank of a job.
 fn as_rank(test: Test, options: &Options, launch: &Launch) -> Result<Verdict, Failure> {
     let world = launch.world;
-    if options.threads && world > 1 {
-        return Err(Failure::Threads);
-    }
     match options.ranks {
+        // One thread in each process is what there is.
+        Some(1) if options.threads => {}
+        _ if options.threads && world > 1 => return Err(Failure::Threads),
         Some(asked) if asked != world => return Err(Failure::Ranked { asked, world }),
         _ => {}
     }

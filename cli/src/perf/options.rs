@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use super::Test;
 use super::number::{Number, Operator};
 use crate::launch::MOST_RANKS;
+use crate::size::parse_bytes;
 
 /// What one run of a benchmark measures.
 #[derive(Clone, Debug)]
@@ -77,16 +78,33 @@ pub(super) enum Average {
     Most,
 }
 
-/// Flags of nccl-tests that mean nothing here, with the reason.
-const REFUSED: [(&str, Option<char>, &str); 8] = [
-    ("ngpus", Some('g'), "ranks have host memory and no GPU: use --ranks"),
-    ("stream_null", Some('y'), "calls on host memory have no stream"),
-    ("cudagraph", Some('G'), "calls on host memory cannot be captured in a graph"),
-    ("cta_policy", Some('x'), "there are no thread blocks on host memory"),
-    ("device_implementation", Some('D'), "there is no device code on host memory"),
-    ("device_cta_count", Some('V'), "there are no thread blocks on host memory"),
-    ("report_cputime", Some('C'), "a blocking call's CPU time is its time"),
-    ("parallel_init", Some('p'), "ranks always start in parallel"),
+/// A flag of nccl-tests that means nothing here.
+struct Refused {
+    name: &'static str,
+    short: char,
+    /// The value that asks for nothing but what happens anyway, if there is one: scripts often give it.
+    neutral: Option<&'static str>,
+    reason: &'static str,
+}
+
+const fn refused(
+    name: &'static str,
+    short: char,
+    neutral: Option<&'static str>,
+    reason: &'static str,
+) -> Refused {
+    Refused { name, short, neutral, reason }
+}
+
+const REFUSED: [Refused; 8] = [
+    refused("ngpus", 'g', Some("1"), "ranks have host memory and no GPU: use --ranks"),
+    refused("stream_null", 'y', Some("0"), "calls on host memory have no stream"),
+    refused("cudagraph", 'G', Some("0"), "calls on host memory cannot be captured in a graph"),
+    refused("cta_policy", 'x', None, "there are no thread blocks on host memory"),
+    refused("device_implementation", 'D', Some("0"), "there is no device code on host memory"),
+    refused("device_cta_count", 'V', None, "there are no thread blocks on host memory"),
+    refused("report_cputime", 'C', Some("0"), "a blocking call's CPU time is its time"),
+    refused("parallel_init", 'p', Some("1"), "ranks always start in parallel"),
 ];
 
 impl Options {
@@ -101,10 +119,10 @@ impl Options {
     }
 
     fn from_matches(test: Test, matches: &ArgMatches) -> Result<Self, String> {
-        for (name, short, reason) in REFUSED {
-            if matches.get_one::<String>(name).is_some() {
-                let short = short.map_or_else(String::new, |short| format!("-{short}, "));
-                return Err(format!("{short}--{name} makes no sense here: {reason}"));
+        for Refused { name, short, neutral, reason } in REFUSED {
+            let given = matches.get_one::<String>(name).map(String::as_str);
+            if given.is_some() && given != neutral {
+                return Err(format!("-{short}, --{name} makes no sense here: {reason}"));
             }
         }
         let number = |name: &str| *matches.get_one::<usize>(name).expect("has a default");
@@ -325,27 +343,10 @@ fn command(test: Test) -> Command {
         .arg(flag("transport", None, "auto, proc (threads of one process), shm or tcp [default: auto]"))
         .arg(flag("algo", None, "the algorithm, like ANNULUS_ALGO"))
         .arg(flag("plot", None, "draw bus bandwidth over size into this SVG file"));
-    for (name, short, _) in REFUSED {
-        command = command.arg(flag(name, short, "").hide(true));
+    for Refused { name, short, .. } in REFUSED {
+        command = command.arg(flag(name, Some(short), "").hide(true));
     }
     command
-}
-
-/// A size such as `8`, `64K`, `1M` or `2G`.
-fn parse_bytes(text: &str) -> Result<usize, String> {
-    let text = text.trim();
-    let upper = text.trim_end_matches(['b', 'B']);
-    let (digits, shift) = match upper.chars().last() {
-        Some('k' | 'K') => (&upper[..upper.len() - 1], 10),
-        Some('m' | 'M') => (&upper[..upper.len() - 1], 20),
-        Some('g' | 'G') => (&upper[..upper.len() - 1], 30),
-        _ => (upper, 0),
-    };
-    let number: usize =
-        digits.parse().map_err(|_| "a number of bytes, such as 8, 64K, 1M or 2G".to_owned())?;
-    number
-        .checked_mul(1 << shift)
-        .ok_or_else(|| "more bytes than this machine can address".to_owned())
 }
 
 #[cfg(test)]
@@ -376,6 +377,8 @@ mod tests {
         let refused = |arguments: &[&str]| parse(arguments).expect_err("refused");
         assert!(refused(&["-g", "2"]).contains("--ngpus makes no sense here"));
         assert!(refused(&["-G", "1"]).contains("graph"));
+        assert!(refused(&["-x", "0"]).contains("thread blocks"));
+        assert!(parse(&["-g", "1", "-G", "0", "-p", "1"]).is_ok(), "what happens anyway");
         assert!(refused(&["-b", "2M", "-e", "1M"]).contains("more than"));
         assert!(refused(&["-o", "xor"]).contains("use sum, prod"));
         assert!(refused(&["-d", "quad"]).contains("bfloat16"));

@@ -73,7 +73,8 @@ pub(super) fn run(test: Test, options: &Options, comm: &Communicator) -> Result<
         options,
         comm,
         report: None,
-        summary: Summary { required: required(), ..Summary::default() },
+        places: &places,
+        summary: Summary { required: required()?, ..Summary::default() },
         rows: Vec::new(),
     };
     if comm.rank() == 0 {
@@ -82,7 +83,7 @@ pub(super) fn run(test: Test, options: &Options, comm: &Communicator) -> Result<
     for &number in &options.numbers {
         with_type!(number, T => sweep.rows_of_type::<T>(number)?);
     }
-    sweep.finish(&places)
+    sweep.finish()
 }
 
 struct Sweep<'a> {
@@ -91,6 +92,7 @@ struct Sweep<'a> {
     comm: &'a Communicator,
     /// On rank 0.
     report: Option<Report<'a>>,
+    places: &'a [Place],
     summary: Summary,
     /// Nothing if there is no end of them.
     rows: Vec<Row>,
@@ -116,7 +118,8 @@ impl Sweep<'_> {
         let (test, options, world) = (self.test, self.options, self.comm.world_size());
         let count = |bytes| test.count(bytes, size_of::<T>(), world);
         let most = options.sizes().map(count).max().unwrap_or(0);
-        let mut bench = Bench::<T>::new(test, options, self.comm, most)?;
+        let neighbours = machine::neighbours(self.places, self.comm.rank());
+        let mut bench = Bench::<T>::new(test, options, self.comm, most, neighbours)?;
         for &operator in &options.operators {
             for root in self.roots() {
                 let mut cycle = 0;
@@ -169,10 +172,10 @@ impl Sweep<'_> {
         })
     }
 
-    fn finish(mut self, places: &[Place]) -> Result<Verdict, Failure> {
+    fn finish(mut self) -> Result<Verdict, Failure> {
         let memory = self.options.memory.then(|| machine::memory(self.comm)).transpose()?;
         let large: Vec<&Row> = self.rows.iter().filter(|row| row.size >= LARGE).collect();
-        let copied = if !large.is_empty() && machine::one_host(places) {
+        let copied = if !large.is_empty() && machine::one_host(self.places) {
             Some(limit::copy_bandwidth(self.comm)?)
         } else {
             None
@@ -222,6 +225,11 @@ impl Summary {
     }
 }
 
-fn required() -> Option<f64> {
-    std::env::var("NCCL_TESTS_MIN_BW").ok()?.trim().parse().ok()
+fn required() -> Result<Option<f64>, Failure> {
+    let Some(value) = std::env::var_os("NCCL_TESTS_MIN_BW") else { return Ok(None) };
+    let value = value.to_string_lossy().into_owned();
+    match value.trim().parse::<f64>() {
+        Ok(rate) if rate.is_finite() => Ok(Some(rate)),
+        _ => Err(Failure::Required { value }),
+    }
 }
