@@ -145,6 +145,7 @@ pub enum CallError {
 
 impl Collective {
     /// All-reduce of `count` elements.
+    #[inline]
     pub fn all_reduce(
         world: usize,
         dtype: DataType,
@@ -155,6 +156,7 @@ impl Collective {
     }
 
     /// Reduce of `count` elements to `root`.
+    #[inline]
     pub fn reduce(
         world: usize,
         dtype: DataType,
@@ -166,6 +168,7 @@ impl Collective {
     }
 
     /// Broadcast of `count` elements from `root`.
+    #[inline]
     pub fn broadcast(
         world: usize,
         dtype: DataType,
@@ -176,11 +179,13 @@ impl Collective {
     }
 
     /// All-gather of `count` elements from each rank.
+    #[inline]
     pub fn all_gather(world: usize, dtype: DataType, count: usize) -> Result<Self, CallError> {
         Self::validated(CollectiveKind::AllGather, world, dtype, None, None, count)
     }
 
     /// Reduce-scatter that leaves `count` elements on each rank.
+    #[inline]
     pub fn reduce_scatter(
         world: usize,
         dtype: DataType,
@@ -261,36 +266,43 @@ impl Collective {
     }
 
     /// Which collective.
+    #[inline]
     pub fn kind(&self) -> CollectiveKind {
         self.kind
     }
 
     /// Element type.
+    #[inline]
     pub fn dtype(&self) -> DataType {
         self.dtype
     }
 
     /// Operator, for the collectives that reduce.
+    #[inline]
     pub fn op(&self) -> Option<ReduceKind> {
         self.op
     }
 
     /// Root, for the collectives that have one.
+    #[inline]
     pub fn root(&self) -> Option<Rank> {
         self.root
     }
 
     /// Elements, in the sense of the module's first paragraph.
+    #[inline]
     pub fn count(&self) -> usize {
         self.count
     }
 
     /// `count` in bytes.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.count * self.dtype.size()
     }
 
     /// Number of ranks.
+    #[inline]
     pub fn world(&self) -> usize {
         self.world
     }
@@ -305,6 +317,7 @@ impl Collective {
     /// | gather (at root) | input = output + root · count |
     /// | scatter (at root) | output = input + root · count |
     /// | all-to-all | never |
+    #[inline]
     pub fn in_place(&self) -> bool {
         self.in_place
     }

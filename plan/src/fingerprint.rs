@@ -32,6 +32,7 @@ const NO_OP: u64 = 0xff;
 impl Fingerprint {
     /// The fingerprint of the `sequence`-th call of the communicator `tag`. The sequence
     /// number travels modulo 2^32, the count modulo 2^48.
+    #[inline]
     pub fn new(call: &Collective, sequence: u64, tag: u32) -> Self {
         Self::from_parts(
             call.kind(),
@@ -45,6 +46,7 @@ impl Fingerprint {
     }
 
     /// The same from its parts, for calls that are no [`Collective`] (send and receive).
+    #[inline]
     pub fn from_parts(
         kind: CollectiveKind,
         dtype: DataType,
@@ -64,6 +66,7 @@ impl Fingerprint {
     }
 
     /// This fingerprint at another sequence number.
+    #[inline]
     pub const fn at(self, sequence: u64) -> Self {
         Self { order: self.order & 0xffff_ffff | sequence << 32, ..self }
     }

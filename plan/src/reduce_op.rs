@@ -32,6 +32,7 @@ pub enum Scalar {
 
 impl ReduceOp {
     /// The operator without its scalar: what all ranks must agree on.
+    #[inline]
     pub const fn kind(self) -> ReduceKind {
         match self {
             Self::Sum => ReduceKind::Sum,

@@ -8,6 +8,7 @@ use annulus_plan::{Collective, CollectiveKind, Fingerprint, Rank, Scalar, algori
 use annulus_transports::link::LinkError;
 
 use super::Shared;
+use super::distance::Distance;
 use super::exchange::Exchanges;
 use crate::Error;
 use crate::error::Missing;
@@ -20,6 +21,9 @@ use crate::scratch::Scratch;
 const MAX_PROGRAMS: usize = 1024;
 
 /// What runs a communicator's calls in order. One thread at a time has it.
+///
+/// Aligned so that no two ranks of a process write to one cache line, or to two that processors fetch as a pair.
+#[repr(align(128))]
 pub(super) struct Engine {
     pub(super) executor: Executor,
     pub(super) scratch: Scratch,
@@ -29,7 +33,23 @@ pub(super) struct Engine {
     pub(super) exchanges: Exchanges,
     /// Number of collectives so far, which all ranks count alike.
     pub(super) sequence: u64,
+    last: Option<Last>,
+    distance: Distance,
 }
+
+/// The last collective, if its program can run again as it is.
+struct Last {
+    /// Its fingerprint, at sequence number 0.
+    call: Fingerprint,
+    in_place: bool,
+    program: usize,
+    scratch: *mut u8,
+    /// The call, if it is large enough for the distance to matter.
+    large: Option<Collective>,
+}
+
+// SAFETY: the pointer leads into the engine's own scratch memory.
+unsafe impl Send for Last {}
 
 /// A collective with its buffers. What a pointer must be valid for follows from the call:
 /// [`Collective::input_bytes`], [`Collective::output_bytes`].
@@ -53,7 +73,47 @@ impl Engine {
             programs: Programs::default(),
             exchanges: Exchanges::default(),
             sequence: 0,
+            last: None,
+            distance: Distance::default(),
         }
+    }
+
+    /// Runs `call`, a fingerprint at sequence number 0, if it is the last collective once more and takes no
+    /// scalar; `None`: it is another, and has to be validated.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run).
+    #[inline]
+    pub(super) unsafe fn repeat(
+        &mut self,
+        shared: &Shared,
+        call: Fingerprint,
+        in_place: bool,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Option<Result<(), Error>> {
+        let last = self.last.as_ref()?;
+        if last.call != call || last.in_place != in_place || shared.health.is_broken() {
+            return None;
+        }
+        let buffers = Buffers { input, output, scratch: last.scratch, members: &[] };
+        let program = &mut self.programs.all[last.program];
+        self.sequence += 1;
+        let fingerprint = call.at(self.sequence);
+        let considered = match &last.large {
+            None => Ok(()),
+            Some(call) => self.distance.consider(shared, &mut self.executor, call, fingerprint),
+        };
+        let outcome = considered.and_then(|()| {
+            // SAFETY: the program was compiled for this call's extents, for which the caller vouches.
+            unsafe {
+                self.executor.run(program, &buffers, fingerprint, shared.timeout, &shared.health)
+            }
+        });
+        Some(match outcome {
+            Ok(()) => Ok(()),
+            Err(failure) => Err(self.fail(shared, failure, fingerprint)),
+        })
     }
 
     /// Runs one collective to its end on the calling thread.
@@ -70,6 +130,7 @@ impl Engine {
             return Err(shared.broken());
         }
         self.sequence += 1;
+        self.last = None;
         let mut operation = *operation;
         if operation.call.count() == 0 && operation.call.kind() != CollectiveKind::Barrier {
             return Ok(());
@@ -79,7 +140,7 @@ impl Engine {
             unsafe { self.premultiply(shared, &mut operation, scalar)? };
         }
         let fingerprint = Fingerprint::new(&operation.call, self.sequence, shared.tag);
-        let program = match self.programs.find(&operation.call) {
+        let number = match self.programs.find(&operation.call) {
             Some(number) => number,
             None => {
                 let program = compile(shared, &operation.call, &mut self.executor)
@@ -87,19 +148,34 @@ impl Engine {
                 self.programs.insert(operation.call, program)
             }
         };
-        let program = &mut self.programs.all[program];
+        let program = &mut self.programs.all[number];
         let buffers = Buffers {
             input: operation.input,
             output: operation.output,
             scratch: self.scratch.at_least(program.scratch_bytes(), shared.rank)?,
             members: &[],
         };
-        // SAFETY: the program was compiled for this call's extents, for which the caller vouches.
-        let outcome = unsafe {
-            self.executor.run(program, &buffers, fingerprint, shared.timeout, &shared.health)
-        };
+        let considered =
+            self.distance.consider(shared, &mut self.executor, &operation.call, fingerprint);
+        let outcome = considered.and_then(|()| {
+            // SAFETY: the program was compiled for this call's extents, for which the caller vouches.
+            unsafe {
+                self.executor.run(program, &buffers, fingerprint, shared.timeout, &shared.health)
+            }
+        });
         match outcome {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                if operation.scalar.is_none() {
+                    self.last = Some(Last {
+                        call: fingerprint.at(0),
+                        in_place: operation.call.in_place(),
+                        program: number,
+                        scratch: buffers.scratch,
+                        large: Distance::matters(&operation.call).then_some(operation.call),
+                    });
+                }
+                Ok(())
+            }
             Err(failure) => Err(self.fail(shared, failure, fingerprint)),
         }
     }

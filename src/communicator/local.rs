@@ -92,6 +92,7 @@ impl World {
             tuner: self.tuner.clone(),
             tag: self.tag,
             spin: self.size <= available_cores(),
+            shares_memory: self.size <= available_cores(),
         }
     }
 }
@@ -144,6 +145,7 @@ impl Child {
             config: config.clone(),
             timeout: config.timeout,
             spin: self.spin,
+            shares_memory: self.shares_memory,
             splits: Default::default(),
         }
     }

@@ -2,6 +2,7 @@
 
 mod allocation;
 mod calls;
+mod distance;
 mod engine;
 mod exchange;
 mod group;
@@ -78,6 +79,8 @@ pub(crate) struct Shared {
     timeout: Duration,
     /// Whether there is a core for each rank of this host.
     spin: bool,
+    /// Whether all ranks share memory and have a core each: the same on all of them.
+    shares_memory: bool,
     /// Number of splits so far, which all ranks count alike.
     splits: AtomicU64,
 }

@@ -123,6 +123,7 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
         tuner: Arc::new(Tuner::new(topology, config.tuning.clone())),
         tag: membership.tag(),
         spin: locals.len() <= members[rank].cores,
+        shares_memory: !by_tcp && world <= members[0].cores,
     })
 }
 

@@ -31,6 +31,7 @@ pub(super) struct Child {
     pub(super) tuner: Arc<Tuner>,
     pub(super) tag: u32,
     pub(super) spin: bool,
+    pub(super) shares_memory: bool,
 }
 
 impl Communicator {

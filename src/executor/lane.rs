@@ -169,6 +169,7 @@ impl Context<'_> {
         Ok(true)
     }
 
+    #[inline(never)]
     unsafe fn recv_reduce_send(
         &mut self,
         lane: &mut Lane,
@@ -261,6 +262,7 @@ impl Context<'_> {
         Ok(true)
     }
 
+    #[inline(never)]
     unsafe fn recv_copy_send(
         &mut self,
         lane: &mut Lane,
@@ -299,6 +301,7 @@ impl Context<'_> {
         Ok(moved)
     }
 
+    #[inline(never)]
     unsafe fn copy(&self, src: Span, dst: Span) {
         let (src, bytes, dst) = (self.buffers.at(src), src.bytes, self.buffers.at(dst));
         if src != dst {
@@ -344,6 +347,7 @@ impl Lane {
 }
 
 /// Checks a piece against the call: how many of its bytes can be used, at most `room`.
+#[inline]
 fn accept(
     piece: &Piece<'_>,
     from: End,
