@@ -39,3 +39,8 @@ pub use launch::{Launch, LaunchError};
 pub use reduce::IsaError;
 #[doc(hidden)]
 pub use reduce::bench as reduce_bench;
+
+/// Compiles the README's example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -7,7 +7,7 @@ use annulus_transports::memory::Store;
 
 use super::{Isa, IsaError, Kernel, premultiply};
 
-/// A [`Kernel`] behind slices.
+/// A kernel behind slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Reduction(Kernel, DataType);
 
