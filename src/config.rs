@@ -6,6 +6,7 @@ use annulus_plan::tuner::{OverrideError, Overrides};
 use annulus_transports::interface::{Filter, FilterError};
 
 use crate::launch::{DEFAULT_TIMEOUT, ParseTimeoutError, parse_timeout};
+use crate::reduce::{Isa, IsaError};
 
 /// Settings of a communicator. [`Config::default`] are the defaults, [`Config::from_env`] those with
 /// the environment's changes.
@@ -76,9 +77,17 @@ pub enum ConfigError {
     /// One of the tuner's variables.
     #[error(transparent)]
     Tuning(#[from] OverrideError),
-    /// `ANNULUS_SOCKET_IFNAME`.
+    /// `ANNULUS_SOCKET_IFNAME` or `NCCL_SOCKET_IFNAME`.
+    #[error("{variable}: {source}")]
+    Interfaces {
+        /// Which of the two.
+        variable: &'static str,
+        /// What is wrong with its value.
+        source: FilterError,
+    },
+    /// `ANNULUS_ISA`.
     #[error(transparent)]
-    Interfaces(#[from] FilterError),
+    Isa(#[from] IsaError),
 }
 
 impl Default for Config {
@@ -113,10 +122,38 @@ impl Config {
             Some(value) => Transport::from_name(&value).ok_or(ConfigError::Transport { value })?,
             None => defaults.transport,
         };
-        let interfaces = var("ANNULUS_SOCKET_IFNAME")
-            .or_else(|| var("NCCL_SOCKET_IFNAME"))
-            .map(|value| Filter::parse(&value))
+        let interfaces = ["ANNULUS_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
+            .into_iter()
+            .find_map(|variable| Some((variable, var(variable)?)))
+            .map(|(variable, value)| {
+                Filter::parse(&value).map_err(|source| ConfigError::Interfaces { variable, source })
+            })
             .transpose()?;
+        // Kernels read it themselves, once per process, and cannot refuse it.
+        if let Some(value) = var("ANNULUS_ISA").filter(|value| !value.is_empty()) {
+            Isa::parse(&value)?;
+        }
         Ok(Self { timeout, transport, tuning: Overrides::from_vars(var)?, interfaces })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_it_cannot_understand() {
+        for (name, value, hint) in [
+            ("ANNULUS_TIMEOUT", "soon", "500ms"),
+            ("ANNULUS_TRANSPORT", "pigeon", "auto, proc, shm or tcp"),
+            ("ANNULUS_ALGO", "circle", "halving-doubling"),
+            ("ANNULUS_SOCKET_IFNAME", "^", "ANNULUS_SOCKET_IFNAME"),
+            ("ANNULUS_ISA", "sse9", "portable, avx2 or avx512"),
+        ] {
+            let vars = |asked: &str| (asked == name).then(|| value.to_owned());
+            let text = Config::from_vars(vars).expect_err(name).to_string();
+            assert!(text.contains(hint), "{name}: {text}");
+        }
+        assert!(Config::from_vars(|name| (name == "ANNULUS_ISA").then(String::new)).is_ok());
     }
 }

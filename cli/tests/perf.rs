@@ -167,6 +167,8 @@ fn flags_that_make_no_sense_are_refused() {
         (ALL_REDUCE, &["--transport", "pigeon"], "use auto, proc, shm or tcp"),
         (ALL_REDUCE, &["--ranks", "0"], "at least 1"),
         (ALL_REDUCE, &["-b", "1M", "-e", "1K"], "more than"),
+        (ALL_REDUCE, &["-S", "2"], "--report_timestamps is 2"),
+        (ALL_REDUCE, &["-N", "0", "--plot", "x.svg"], "never ends"),
     ] {
         let ended = run(program, arguments);
         assert_eq!(ended.code, Some(2), "{arguments:?}");
@@ -180,7 +182,7 @@ fn impossible_wishes_fail_with_a_reason() {
     for (program, arguments, words) in [
         (BROADCAST, &["-r", "7", "-t", "2"][..], "there are 2 ranks: use 0 to 1"),
         (ALL_REDUCE, &["--algo", "magic"], "unknown name `magic`"),
-        (ALL_REDUCE, &["-b", "64G", "-e", "1024G", "-t", "2"], "are available"),
+        (ALL_REDUCE, &["-b", "64G", "-e", "1024G", "-t", "2"], "than is available"),
     ] {
         let ended = run(program, arguments);
         assert_eq!(ended.code, Some(1), "{arguments:?}");

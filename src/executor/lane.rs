@@ -5,6 +5,7 @@ use std::slice;
 use annulus_plan::{Fingerprint, Span};
 use annulus_transports::link::{LinkError, Piece};
 use annulus_transports::memory::{self, Store};
+use annulus_transports::wait::Waiter;
 
 use super::Links;
 use super::buffers::Buffers;
@@ -14,6 +15,9 @@ use crate::reduce::Kernel;
 /// Smaller messages are copied even where a reference could be sent: the copy is cheaper than waiting
 /// for the receiver to have read the original.
 const MIN_REFERENCE_BYTES: usize = 8 << 10;
+
+/// What a link can hand over without showing it first.
+const SMALL_BYTES: usize = 32;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +31,7 @@ pub(super) struct Context<'a> {
     pub(super) links: &'a mut Links,
     pub(super) buffers: &'a Buffers<'a>,
     pub(super) fingerprint: Fingerprint,
-    pub(super) kernel: Kernel,
+    pub(super) kernel: &'a Kernel,
     pub(super) element_bytes: usize,
     pub(super) piece_bytes: usize,
     pub(super) by_reference: bool,
@@ -90,6 +94,21 @@ impl Context<'_> {
         Ok(if moved { Advance::Moved } else { Advance::Blocked })
     }
 
+    /// Polls for what the only unfinished lane waits for, if it waits for a message and spinning is worth it; true:
+    /// it has come.
+    #[inline]
+    pub(super) fn spin(&mut self, lanes: &[Lane], waiter: &mut Waiter) -> Result<bool, LinkError> {
+        let Some(lane) = lanes.iter().find(|lane| !lane.is_finished()) else { return Ok(false) };
+        let (Step::Recv { from, .. } | Step::RecvReduce { from, .. }) = lane.steps[lane.next]
+        else {
+            return Ok(false);
+        };
+        match waiter.spin_turns() {
+            0 => Ok(false),
+            turns => self.links.recvs[from.link].spin(turns),
+        }
+    }
+
     #[inline]
     unsafe fn send(&mut self, lane: &mut Lane, to: End, src: Span) -> Result<bool, LinkError> {
         // SAFETY: the caller vouches for `src`; `done` never exceeds its length.
@@ -141,6 +160,27 @@ impl Context<'_> {
         finish: bool,
     ) -> Result<bool, LinkError> {
         let link = &mut self.links.recvs[from.link];
+        if dst.bytes <= SMALL_BYTES
+            && lane.done == 0
+            && let Some(payload) = link.try_take_small(&self.fingerprint, dst.bytes)
+        {
+            // SAFETY: both spans are valid and disjoint or equal, and no longer than the payload.
+            unsafe {
+                self.kernel.run(
+                    self.buffers.at(dst),
+                    std::ptr::null_mut(),
+                    self.buffers.at(with),
+                    payload.as_ptr().cast(),
+                    dst.bytes,
+                    finish,
+                    Store::Cached,
+                    Store::Cached,
+                );
+            }
+            self.links.saw(from.link, self.fingerprint);
+            lane.complete();
+            return Ok(true);
+        }
         let Some(piece) = link.try_peek()? else { return Ok(false) };
         let bytes = accept(&piece, from, &self.fingerprint, dst.bytes - lane.done)?;
         let bytes = bytes - bytes % self.element_bytes;

@@ -89,7 +89,7 @@ impl Executor {
             links: &mut self.links,
             buffers,
             fingerprint,
-            kernel: program.kernel,
+            kernel: &program.kernel,
             element_bytes: program.element_bytes,
             piece_bytes: program.piece_bytes,
             by_reference: program.by_reference,
@@ -98,20 +98,23 @@ impl Executor {
         };
         let mut idle = Idle::new(timeout);
         loop {
-            let (mut moved, mut live) = (false, false);
+            let (mut moved, mut live) = (false, 0);
             for lane in &mut program.lanes {
                 if lane.is_finished() {
                     continue;
                 }
                 // SAFETY: the caller vouches for the buffers, and compilation checked every span.
                 moved |= unsafe { context.advance(lane)? } == Advance::Moved;
-                live |= !lane.is_finished();
+                live += usize::from(!lane.is_finished());
             }
-            if !live {
+            if live == 0 {
                 break;
             }
             if moved {
                 idle.progressed(&mut self.waiter, &mut *self.sleeper);
+                continue;
+            }
+            if live == 1 && context.spin(&program.lanes, &mut self.waiter)? {
                 continue;
             }
             idle.turn(&mut self.waiter, &mut *self.sleeper, health, || waiting_for(program))?;

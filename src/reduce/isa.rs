@@ -40,7 +40,7 @@ impl Isa {
     const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512];
 
     /// What kernels use from now on: `ANNULUS_ISA` if it is set and valid, else the best that the
-    /// CPU has. Resolved once per process; call [`Isa::from_env`] first to report a bad value.
+    /// CPU has. Resolved once per process; [`Config::from_env`](crate::Config::from_env) reports a bad value.
     pub(crate) fn current() -> Self {
         static CURRENT: OnceLock<Isa> = OnceLock::new();
         *CURRENT.get_or_init(|| Self::from_env().unwrap_or_else(|_| Self::best()))
@@ -68,7 +68,8 @@ impl Isa {
         }
     }
 
-    pub(super) fn parse(value: &str) -> Result<Self, IsaError> {
+    /// The set of that name, if this CPU has it.
+    pub(crate) fn parse(value: &str) -> Result<Self, IsaError> {
         let isa = Self::ALL
             .into_iter()
             .find(|isa| isa.name() == value)

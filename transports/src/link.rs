@@ -75,6 +75,20 @@ pub trait RecvLink: Send {
     /// rest arrives, always a multiple of 8 bytes unless the piece ends there.
     fn try_peek(&mut self) -> Result<Option<Piece<'_>>, LinkError>;
 
+    /// Polls up to `turns` times for the next bytes, with a pause between polls; true: they are there. For a caller that
+    /// waits for nothing else: the tighter the loop, the sooner it sees them.
+    fn spin(&mut self, turns: u32) -> Result<bool, LinkError> {
+        let _ = turns;
+        Ok(self.try_peek()?.is_some())
+    }
+
+    /// Takes and gives back the next piece in one call if it carries `expected` and exactly `bytes` bytes, at most 32, which
+    /// the result begins with. `None` says nothing: use [`try_peek`](Self::try_peek).
+    fn try_take_small(&mut self, expected: &Fingerprint, bytes: usize) -> Option<[u64; 4]> {
+        let _ = (expected, bytes);
+        None
+    }
+
     /// Gives `bytes` bytes of the piece that [`try_peek`](Self::try_peek) showed back to the sender.
     /// An empty piece is given back with 0.
     fn consume(&mut self, bytes: usize);

@@ -33,6 +33,8 @@ pub enum Next {
 
 /// The most pauses to spin; with near cores, about 40 µs.
 const MAX_BUDGET: u32 = 2000;
+/// The most polls to make between looks at anything else; some 2 µs.
+const SPIN_TURNS: u32 = 64;
 /// What a yield that found nobody else gives back.
 const BUDGET_STEP: u32 = 16;
 /// A yield that takes longer let somebody else run.
@@ -59,6 +61,14 @@ impl Waiter {
             self.since = None;
             self.slept = 0;
         }
+    }
+
+    /// How many polls to make before asking [`idle`](Self::idle), by a caller that polls by itself; counts them as made.
+    #[inline]
+    pub fn spin_turns(&mut self) -> u32 {
+        let turns = self.budget.saturating_sub(self.spent).min(SPIN_TURNS);
+        self.spent += turns;
+        turns
     }
 
     /// Nothing moved. Spins a moment or yields, and says what to do then; never blocks for longer than others hold the core.

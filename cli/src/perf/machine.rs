@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use annulus::Communicator;
+use annulus::{Communicator, ReduceOp};
 use annulus_transports::host::HostId;
 
 use super::Failure;
@@ -45,10 +45,18 @@ pub(super) fn neighbours(places: &[Place], rank: usize) -> usize {
     places.iter().filter(|place| place.host_id == places[rank].host_id).count()
 }
 
-/// Memory of this host that nobody uses, in bytes; without limit if that is not known.
-pub(super) fn available_memory() -> u64 {
+/// Fails on every rank if one of their hosts has less memory than its ranks together need, in bytes: better than to be
+/// killed for it. All ranks call it, and look before any of them goes on.
+pub(super) fn ensure_memory(comm: &Communicator, needed: u64) -> Result<(), Failure> {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    kibibytes(&info, "MemAvailable:").map_or(u64::MAX, |kibibytes| kibibytes * 1024)
+    let available =
+        kibibytes(&info, "MemAvailable:").map_or(u64::MAX, |kibibytes| kibibytes * 1024);
+    let mut lacking = [needed.saturating_sub(available)];
+    comm.all_reduce(&mut lacking, ReduceOp::Max)?;
+    match lacking {
+        [0] => Ok(()),
+        [lacking] => Err(Failure::Memory { needed, lacking }),
+    }
 }
 
 /// The memory of every rank's process. All ranks call it.

@@ -60,17 +60,14 @@ impl<'a, T: Exact> Bench<'a, T> {
         let [input, output] = [input, output].map(|length| length.saturating_add(options.unalign));
         let elements = input.saturating_add(output).saturating_mul(neighbours);
         let needed = elements.saturating_mul(size_of::<T>()) as u64;
-        let available = machine::available_memory();
-        if needed > available {
-            return Err(Failure::Memory { needed, available }); // rather than be killed for it
-        }
+        machine::ensure_memory(comm, needed)?;
         let allocate = |length: usize| {
             if options.register {
                 return Ok(Buffer::Shared(comm.alloc(length)?));
             }
             let mut memory = Vec::new();
             if memory.try_reserve_exact(length).is_err() {
-                return Err(Failure::Memory { needed, available });
+                return Err(Failure::Memory { needed, lacking: needed });
             }
             memory.resize(length, T::of(UNTOUCHED));
             Ok(Buffer::Private(memory))

@@ -66,11 +66,11 @@ enum Failure {
     #[error("-t and --transport proc ask for threads, but the ranks of this job are processes")]
     Threads,
     #[error(
-        "-e, --maxbytes: the buffers of all ranks of this host need {}, but {} are available: \
-         measure smaller sizes or fewer ranks",
-        display(*needed), display(*available)
+        "-e, --maxbytes: the buffers of all ranks of a host need {}, {} more than is available: measure \
+         smaller sizes or fewer ranks",
+        display(*needed), display(*lacking)
     )]
-    Memory { needed: u64, available: u64 },
+    Memory { needed: u64, lacking: u64 },
     #[error("NCCL_TESTS_MIN_BW={value}: expected a bandwidth in GB/s, such as 10.5")]
     Required { value: String },
     #[error("cannot write {what}: {source}")]

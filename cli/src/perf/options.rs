@@ -226,6 +226,18 @@ impl Options {
             })?],
             None => vec![Number::F32],
         };
+        let switch = |name: &str, short: char| match number(name) {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(format!("-{short}, --{name} is {other}: use 0 or 1")),
+        };
+        let (timestamps, memory) = (switch("report_timestamps", 'S')?, switch("memory", 'M')?);
+        let (output, plot) = (text("output_file"), text("plot"));
+        if number("run_cycles") == 0 && (output.is_some() || plot.is_some()) {
+            return Err(
+                "-N, --run_cycles 0 never ends, and so never writes -J or --plot".to_owned()
+            );
+        }
         let transport = text("transport");
         if let Some(name) = &transport
             && Transport::from_name(name).is_none()
@@ -250,11 +262,11 @@ impl Options {
             skip,
             unalign: number("unalign"),
             timeout: matches.get_one::<u64>("timeout").copied(),
-            timestamps: number("report_timestamps") != 0,
-            memory: number("memory") != 0,
+            timestamps,
+            memory,
             register,
-            output: text("output_file"),
-            plot: text("plot"),
+            output,
+            plot,
             ranks,
             threads: threads.is_some() || transport.as_deref() == Some("proc"),
             transport,

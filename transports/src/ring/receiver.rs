@@ -146,6 +146,36 @@ impl<R: Reach> RecvLink for RingReceiver<R> {
     }
 
     #[inline]
+    fn spin(&mut self, turns: u32) -> Result<bool, LinkError> {
+        if self.current.is_some() {
+            return Ok(true);
+        }
+        for _ in 0..turns {
+            if self.memory.has_arrived(self.consumed) {
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        self.arrive()
+    }
+
+    #[inline]
+    fn try_take_small(&mut self, expected: &Fingerprint, bytes: usize) -> Option<[u64; 4]> {
+        if self.current.is_some() || !self.memory.has_arrived(self.consumed) {
+            return None;
+        }
+        let line = self.memory.read(self.consumed);
+        if line.body() != Some(Body::Inline { bytes }) || line.fingerprint() != *expected {
+            return None;
+        }
+        self.vain = 0;
+        self.consumed += 1;
+        self.memory.set_consumed(self.consumed);
+        self.peer.wake();
+        Some(line.payload())
+    }
+
+    #[inline]
     fn consume(&mut self, bytes: usize) {
         let current = self.current.as_mut().expect("a piece that try_peek has shown");
         assert!(

@@ -106,30 +106,26 @@ impl ShmFabric {
         }
     }
 
-    /// Reserves one end of link `index`, and maps the peer's inbox if need be.
-    fn open(
-        &self,
-        direction: Direction,
-        peer: Rank,
-        index: usize,
-        deadline: Instant,
-    ) -> Result<(usize, Arc<Connected>), LinkError> {
+    /// Where `peer`, which must be able to have a link `index` with this rank, is among the host's ranks.
+    fn locate(&self, peer: Rank, index: usize) -> Result<usize, LinkError> {
         let no_such_link = |why| LinkError::NoSuchLink { peer, index, why };
-        let local = self
-            .locals
-            .binary_search(&peer)
-            .map_err(|_| no_such_link("the rank is not on this host".to_owned()))?;
         if index >= MAX_LINKS_PER_PEER {
             return Err(no_such_link(format!(
                 "two ranks share at most {MAX_LINKS_PER_PEER} links"
             )));
         }
-        let connected = self.connect(peer, deadline)?;
+        self.locals
+            .binary_search(&peer)
+            .map_err(|_| no_such_link("the rank is not on this host".to_owned()))
+    }
+
+    /// Reserves one end of link `index`.
+    fn reserve(&self, direction: Direction, peer: Rank, index: usize) -> Result<(), LinkError> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if !opened.insert((direction, peer, index)) {
             return Err(LinkError::AlreadyOpen { peer, index, transport: TRANSPORT });
         }
-        Ok((local, connected))
+        Ok(())
     }
 
     fn connect(&self, peer: Rank, deadline: Instant) -> Result<Arc<Connected>, LinkError> {
@@ -155,8 +151,8 @@ impl ShmFabric {
         Ok(connected)
     }
 
-    fn reach(&self, connected: &Connected) -> SegmentReach {
-        SegmentReach::new(Arc::clone(&self.arena), Arc::clone(&connected.imports))
+    fn reach(&self, imports: Arc<Imports>) -> SegmentReach {
+        SegmentReach::new(Arc::clone(&self.arena), imports)
     }
 }
 
@@ -181,9 +177,11 @@ impl Fabric for ShmFabric {
         index: usize,
         deadline: Instant,
     ) -> Result<Box<dyn SendLink>, LinkError> {
-        let (_, connected) = self.open(Direction::To, peer, index, deadline)?;
-        let ring = connected.outbox.ring(index);
-        Ok(Box::new(RingSender::new(ring, connected.peer(peer), self.reach(&connected))))
+        self.locate(peer, index)?;
+        let connected = self.connect(peer, deadline)?;
+        self.reserve(Direction::To, peer, index)?;
+        let reach = self.reach(Arc::clone(&connected.imports));
+        Ok(Box::new(RingSender::new(connected.outbox.ring(index), connected.peer(peer), reach)))
     }
 
     fn open_recv(
@@ -192,9 +190,18 @@ impl Fabric for ShmFabric {
         index: usize,
         deadline: Instant,
     ) -> Result<Box<dyn RecvLink>, LinkError> {
-        let (sender, connected) = self.open(Direction::From, peer, index, deadline)?;
-        let ring = self.inbox.ring(sender, index);
-        Ok(Box::new(RingReceiver::new(ring, connected.peer(peer), self.reach(&connected))))
+        let ring = self.inbox.ring(self.locate(peer, index)?, index);
+        let (sender, imports) = match self.connect(peer, deadline) {
+            Ok(connected) => (connected.peer(peer), Arc::clone(&connected.imports)),
+            // The peer has sent something and left: it lies here, and nobody waits to get its room back.
+            Err(_) if ring.has_arrived(0) => {
+                let gone = Peer { rank: peer, doorbell: None, transport: TRANSPORT };
+                (gone, Imports::new(peer, Arc::clone(&self.source)))
+            }
+            Err(error) => return Err(error),
+        };
+        self.reserve(Direction::From, peer, index)?;
+        Ok(Box::new(RingReceiver::new(ring, sender, self.reach(imports))))
     }
 
     fn sleeper(&self) -> Box<dyn Sleeper> {
