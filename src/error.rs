@@ -103,6 +103,12 @@ pub enum Error {
         /// The rank on which it was called.
         rank: Rank,
     },
+    /// The communicator's own thread panicked, which is a bug; its message was printed. The communicator is broken.
+    #[error("rank {rank}: the thread that runs queued calls panicked: please report this bug")]
+    Panicked {
+        /// The rank.
+        rank: Rank,
+    },
     /// A link failed. The communicator is broken.
     #[error("rank {rank}: {source}")]
     Link {

@@ -14,7 +14,25 @@ pub(crate) struct Health {
     broken: AtomicBool,
     first: OnceLock<Error>,
     departures: AtomicUsize,
-    departed: Box<[AtomicBool]>,
+    ranks: Box<[RankState]>,
+}
+
+/// What the others may know of one rank. Apart from each other: ranks write to their own at each large call.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct RankState {
+    departed: AtomicBool,
+    /// Whether the rank may be reading others' buffers where they lie.
+    reading: AtomicBool,
+}
+
+/// A rank reads others' buffers while this lives: see [`Health::begin_reading`].
+pub(crate) struct Reading<'a>(&'a AtomicBool);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl Health {
@@ -23,15 +41,39 @@ impl Health {
             broken: AtomicBool::new(false),
             first: OnceLock::new(),
             departures: AtomicUsize::new(0),
-            departed: (0..world).map(|_| AtomicBool::new(false)).collect(),
+            ranks: (0..world).map(|_| RankState::default()).collect(),
         }
     }
 
     /// Breaks the communicator, unless it is broken already; returns what broke it.
     pub(crate) fn break_with(&self, error: Error) -> &Error {
         let first = self.first.get_or_init(|| error);
-        self.broken.store(true, Ordering::Release);
+        self.broken.store(true, Ordering::SeqCst);
         first
+    }
+
+    /// Lets `rank` read what its peers hand out references to, until the result is dropped; `None`: the
+    /// communicator is broken, and their buffers may be gone.
+    ///
+    /// Between ranks that share this, it and [`wait_for_readers`](Self::wait_for_readers) exclude each other: both store before they
+    /// load, in one total order.
+    pub(crate) fn begin_reading(&self, rank: Rank) -> Option<Reading<'_>> {
+        let reading = &self.ranks[rank].reading;
+        reading.store(true, Ordering::SeqCst);
+        let guard = Reading(reading);
+        (!self.broken.load(Ordering::SeqCst)).then_some(guard)
+    }
+
+    /// Blocks until no other rank reads `rank`'s buffers, once the communicator is broken: a reader looks at that each
+    /// time that it has nothing to do, and begins no more. Ranks of other processes map only memory that outlives
+    /// its owner's use, and do not count here.
+    pub(crate) fn wait_for_readers(&self, rank: Rank) {
+        debug_assert!(self.is_broken());
+        for (other, state) in self.ranks.iter().enumerate() {
+            while other != rank && state.reading.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// One relaxed load: it is asked before each call and at each idle turn.
@@ -47,8 +89,8 @@ impl Health {
 
     /// Notes that `rank` has left in good order: an error only to those who still wait for it.
     pub(crate) fn depart(&self, rank: Rank) {
-        if let Some(departed) = self.departed.get(rank)
-            && !departed.swap(true, Ordering::AcqRel)
+        if let Some(state) = self.ranks.get(rank)
+            && !state.departed.swap(true, Ordering::AcqRel)
         {
             self.departures.fetch_add(1, Ordering::AcqRel);
         }
@@ -59,6 +101,6 @@ impl Health {
     }
 
     pub(crate) fn has_departed(&self, rank: Rank) -> bool {
-        self.departed.get(rank).is_some_and(|departed| departed.load(Ordering::Acquire))
+        self.ranks.get(rank).is_some_and(|state| state.departed.load(Ordering::Acquire))
     }
 }

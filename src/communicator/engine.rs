@@ -67,7 +67,7 @@ unsafe impl Send for Operation {}
 impl Engine {
     pub(super) fn new(shared: &Shared) -> Self {
         Self {
-            executor: Executor::new(shared.spin, shared.fabric.sleeper()),
+            executor: Executor::new(shared.rank, shared.spin, shared.fabric.sleeper()),
             scratch: Scratch::default(),
             staging: Scratch::default(),
             programs: Programs::default(),
@@ -137,7 +137,8 @@ impl Engine {
         }
         if let Some(scalar) = operation.scalar {
             // SAFETY: the caller vouches for the input.
-            unsafe { self.premultiply(shared, &mut operation, scalar)? };
+            let premultiplied = unsafe { self.premultiply(shared, &mut operation, scalar) };
+            premultiplied.map_err(|error| shared.break_with(error))?;
         }
         let fingerprint = Fingerprint::new(&operation.call, self.sequence, shared.tag);
         let number = match self.programs.find(&operation.call) {
@@ -152,7 +153,11 @@ impl Engine {
         let buffers = Buffers {
             input: operation.input,
             output: operation.output,
-            scratch: self.scratch.at_least(program.scratch_bytes(), shared.rank)?,
+            // The other ranks are in the call already, and would wait for this one.
+            scratch: self
+                .scratch
+                .at_least(program.scratch_bytes(), shared.rank)
+                .map_err(|error| shared.break_with(error))?,
             members: &[],
         };
         let considered =
@@ -198,7 +203,10 @@ impl Engine {
                 .collect(),
             _ => Vec::new(),
         };
-        shared.fail(failure, fingerprint, missing)
+        let error = shared.fail(failure, fingerprint, missing);
+        // The caller gets its buffers back, which peers may be reading.
+        shared.health.wait_for_readers(shared.rank);
+        error
     }
 
     /// Replaces the input by its product with `scalar`, in memory of the communicator. The call is then

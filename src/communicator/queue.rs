@@ -1,6 +1,7 @@
 //! Calls that were started without waiting, and the thread that runs them in order.
 
 use std::collections::VecDeque;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -105,8 +106,15 @@ impl Line {
                 drop(waiting);
                 let outcome = {
                     let mut engine = lock(&self.engine);
-                    // SAFETY: whoever pushed the work vouched for its memory until it has ended.
-                    unsafe { work.run(&mut engine, &self.shared) }
+                    // Whoever waits for the ticket must hear of it, whatever happens.
+                    panic::catch_unwind(AssertUnwindSafe(|| {
+                        // SAFETY: whoever pushed the work vouched for its memory until it has ended.
+                        unsafe { work.run(&mut engine, &self.shared) }
+                    }))
+                    .unwrap_or_else(|_| {
+                        let rank = self.shared.rank;
+                        Err(self.shared.break_with(Error::Panicked { rank }))
+                    })
                 };
                 self.pending.fetch_sub(1, Ordering::AcqRel);
                 ticket.end(outcome);

@@ -14,7 +14,7 @@ use crate::reduce::Kernel;
 
 /// Smaller messages are copied even where a reference could be sent: the copy is cheaper than waiting
 /// for the receiver to have read the original.
-const MIN_REFERENCE_BYTES: usize = 8 << 10;
+pub(super) const MIN_REFERENCE_BYTES: usize = 8 << 10;
 
 /// What a link can hand over without showing it first.
 const SMALL_BYTES: usize = 32;
@@ -230,6 +230,7 @@ impl Context<'_> {
             lane.sent += sent;
             moved = true;
             if lane.sent == with.bytes {
+                self.links.saw(from.link, self.fingerprint);
                 lane.complete();
                 return Ok(true);
             }

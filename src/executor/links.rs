@@ -51,14 +51,15 @@ impl Links {
         Ok(self.recvs.len() - 1)
     }
 
-    /// Whether nothing that was sent on `links` needs this process any longer.
-    pub(super) fn all_idle(&mut self, links: &[End]) -> Result<bool, LinkError> {
+    /// The peer of the first of `links` that still needs this process, or the caller's memory, for what was sent on it.
+    #[inline]
+    pub(super) fn first_busy(&mut self, links: &[End]) -> Result<Option<Rank>, LinkError> {
         for end in links {
             if !self.sends[end.link].is_idle()? {
-                return Ok(false);
+                return Ok(Some(end.peer));
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
     /// Notes that a message of the call `fingerprint` has come in on receiving link `link`.

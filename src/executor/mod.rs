@@ -56,16 +56,18 @@ pub(crate) struct Executor {
     /// How slots are written: past the cache where the peers' cores share none with ours.
     pub(crate) slot_store: Store,
     pub(crate) links: Links,
+    rank: Rank,
     waiter: Waiter,
     sleeper: Box<dyn Sleeper>,
 }
 
 impl Executor {
     /// `spin`: whether there is a core for each rank of this host, so that spinning delays nobody.
-    pub(crate) fn new(spin: bool, sleeper: Box<dyn Sleeper>) -> Self {
+    pub(crate) fn new(rank: Rank, spin: bool, sleeper: Box<dyn Sleeper>) -> Self {
         Self {
             slot_store: Store::Cached,
             links: Links::default(),
+            rank,
             waiter: Waiter::new(spin),
             sleeper,
         }
@@ -73,9 +75,13 @@ impl Executor {
 
     /// Runs `program` to its end, blocking for at most about `timeout`.
     ///
+    /// When it fails, peers may still be reading this rank's buffers by reference: see
+    /// [`Health::wait_for_readers`].
+    ///
     /// # Safety
     /// `buffers` are valid for the extents that the program was compiled for, and during the call nobody
     /// else accesses them, but for peers through references that this rank's links hand out.
+    #[inline]
     pub(crate) unsafe fn run(
         &mut self,
         program: &mut Program,
@@ -83,6 +89,32 @@ impl Executor {
         fingerprint: Fingerprint,
         timeout: Duration,
         health: &Health,
+    ) -> Result<(), Failure> {
+        let mut idle = Idle::new(timeout);
+        if !program.reads_references {
+            // SAFETY: the caller vouches for the buffers.
+            let outcome = unsafe { self.drive(program, buffers, fingerprint, health, &mut idle) };
+            idle.end(&mut *self.sleeper);
+            return outcome;
+        }
+        let Some(_reading) = health.begin_reading(self.rank) else { return Err(Failure::Broken) };
+        // SAFETY: as above.
+        let outcome = unsafe { self.drive(program, buffers, fingerprint, health, &mut idle) };
+        idle.end(&mut *self.sleeper);
+        outcome?;
+        // A peer that failed meanwhile may have written to what this rank was reading.
+        if health.is_broken() { Err(Failure::Broken) } else { Ok(()) }
+    }
+
+    /// # Safety
+    /// As [`run`](Self::run).
+    unsafe fn drive(
+        &mut self,
+        program: &mut Program,
+        buffers: &Buffers<'_>,
+        fingerprint: Fingerprint,
+        health: &Health,
+        idle: &mut Idle,
     ) -> Result<(), Failure> {
         program.rewind();
         let mut context = Context {
@@ -96,7 +128,6 @@ impl Executor {
             slot_store: self.slot_store,
             output_store: program.output_store,
         };
-        let mut idle = Idle::new(timeout);
         loop {
             let (mut moved, mut live) = (false, 0);
             for lane in &mut program.lanes {
@@ -117,7 +148,9 @@ impl Executor {
             if live == 1 && context.spin(&program.lanes, &mut self.waiter)? {
                 continue;
             }
-            idle.turn(&mut self.waiter, &mut *self.sleeper, health, || waiting_for(program))?;
+            idle.turn(&mut self.waiter, &mut *self.sleeper, health, || {
+                waiting_for(&program.lanes, context.links)
+            })?;
             if idle.turns.is_multiple_of(TURNS_PER_PUMP) {
                 for &link in &program.recvs {
                     context.links.recvs[link].pump()?;
@@ -125,13 +158,8 @@ impl Executor {
             }
         }
         // What was sent may still need this process (staged bytes) or the caller's memory (references).
-        while !self.links.all_idle(&program.sends)? {
-            idle.turn(&mut self.waiter, &mut *self.sleeper, health, || {
-                program.sends.iter().map(|end| end.peer).collect()
-            })?;
-        }
-        if idle.announced {
-            self.sleeper.retract();
+        while let Some(busy) = self.links.first_busy(&program.sends)? {
+            idle.turn(&mut self.waiter, &mut *self.sleeper, health, || vec![busy])?;
         }
         Ok(())
     }
@@ -144,10 +172,13 @@ struct Idle {
     /// When the first look at the clock was taken.
     since: Option<Instant>,
     announced: bool,
-    /// A peer that has left although a lane waits for it. What it sent before it left may have come in
-    /// since the lanes were last tried, so it counts as missing only at the second look in a row.
-    suspect: Option<Rank>,
+    /// A peer that has left although a lane waits for it, and since when that is known. What it sent before it left
+    /// may still be on its way, so it counts as missing only when nothing has moved for [`GRACE`].
+    suspect: Option<(Rank, Instant)>,
 }
+
+/// How long what a rank sent before it left may take to arrive: over TCP, the news of its departure can overtake it.
+const GRACE: Duration = Duration::from_secs(1);
 
 impl Idle {
     fn new(timeout: Duration) -> Self {
@@ -165,13 +196,22 @@ impl Idle {
         waiter.progressed();
     }
 
+    /// The run is over, one way or the other.
+    #[inline]
+    fn end(&mut self, sleeper: &mut dyn Sleeper) {
+        if self.announced {
+            sleeper.retract();
+            self.announced = false;
+        }
+    }
+
     /// Lets time pass, or says why there is no point in going on.
     fn turn(
         &mut self,
         waiter: &mut Waiter,
         sleeper: &mut dyn Sleeper,
         health: &Health,
-        waiting_for: impl Fn() -> Vec<Rank>,
+        waiting_for: impl FnMut() -> Vec<Rank>,
     ) -> Result<(), Failure> {
         self.turns = self.turns.wrapping_add(1);
         let mut failure = health.is_broken().then_some(Failure::Broken);
@@ -195,35 +235,38 @@ impl Idle {
         }
         match failure {
             None => Ok(()),
-            Some(failure) => {
-                if self.announced {
-                    sleeper.retract();
-                    self.announced = false;
-                }
-                Err(failure)
-            }
+            Some(failure) => Err(failure),
         }
     }
 
     /// Looks at the clock and at who has left.
-    fn look(&mut self, health: &Health, waiting_for: impl Fn() -> Vec<Rank>) -> Option<Failure> {
-        let since = *self.since.get_or_insert_with(Instant::now);
+    fn look(
+        &mut self,
+        health: &Health,
+        mut waiting_for: impl FnMut() -> Vec<Rank>,
+    ) -> Option<Failure> {
+        let now = Instant::now();
+        let waited = now - *self.since.get_or_insert(now);
         if health.anybody_departed()
             && let Some(peer) = waiting_for().into_iter().find(|&peer| health.has_departed(peer))
         {
-            if self.suspect == Some(peer) {
-                return Some(Failure::Departed { peer });
+            match self.suspect {
+                Some((suspect, since)) if suspect == peer && now - since >= GRACE => {
+                    return Some(Failure::Departed { peer });
+                }
+                Some((suspect, _)) if suspect == peer => {}
+                _ => self.suspect = Some((peer, now)),
             }
-            self.suspect = Some(peer);
         }
-        let waited = since.elapsed();
         (waited >= self.timeout).then(|| Failure::Deadline { waited, waiting_for: waiting_for() })
     }
 }
 
-/// The peers at the other ends of the links that the current steps are blocked on.
-fn waiting_for(program: &Program) -> Vec<Rank> {
-    let mut peers: Vec<Rank> = program.lanes.iter().flat_map(program::Lane::waits_for).collect();
+/// The peers that the lanes are blocked on.
+fn waiting_for(lanes: &[program::Lane], links: &mut Links) -> Vec<Rank> {
+    let unfinished = lanes.iter().filter(|lane| !lane.is_finished());
+    let mut peers: Vec<Rank> =
+        unfinished.flat_map(|lane| lane.waits_for(links)).flatten().collect();
     peers.sort_unstable();
     peers.dedup();
     peers

@@ -9,6 +9,7 @@ use annulus_transports::memory::Store;
 
 use super::Links;
 use super::buffers::Extents;
+use super::lane::MIN_REFERENCE_BYTES;
 use crate::reduce::Kernel;
 
 /// Outputs of at least this many bytes are written past the cache: two such outputs and their inputs
@@ -22,6 +23,8 @@ pub(crate) struct Program {
     pub(super) element_bytes: usize,
     pub(super) piece_bytes: usize,
     pub(super) by_reference: bool,
+    /// Whether a peer may answer a receive with a reference, whatever this rank's own plan says of its sends.
+    pub(super) reads_references: bool,
     pub(super) output_store: Store,
     /// The links that the program sends on, once each.
     pub(super) sends: Vec<End>,
@@ -91,6 +94,11 @@ impl Program {
             }
         }
         let Linker { sends, recvs, .. } = linker;
+        let reads_references = plan
+            .lanes
+            .iter()
+            .flat_map(|lane| &lane.instructions)
+            .any(|step| step.from().is_some() && step.bytes() >= MIN_REFERENCE_BYTES);
         let output_store = if extents.output >= NON_TEMPORAL_OUTPUT_BYTES {
             Store::NonTemporal
         } else {
@@ -102,6 +110,7 @@ impl Program {
             element_bytes,
             piece_bytes: plan.chunk_bytes,
             by_reference: plan.by_reference,
+            reads_references,
             output_store,
             sends,
             recvs,
@@ -148,17 +157,23 @@ impl Lane {
         self.next == self.steps.len()
     }
 
-    /// The peers at the other ends of the current step's links.
-    pub(super) fn waits_for(&self) -> impl Iterator<Item = Rank> {
-        let (from, to) = match self.steps.get(self.next) {
-            Some(&Step::Send { to, .. }) => (None, Some(to)),
-            Some(&(Step::Recv { from, .. } | Step::RecvReduce { from, .. })) => (Some(from), None),
-            Some(
-                &(Step::RecvReduceSend { from, to, .. } | Step::RecvCopySend { from, to, .. }),
-            ) => (Some(from), Some(to)),
-            Some(Step::Copy { .. } | Step::Reduce { .. }) | None => (None, None),
+    /// The peers that the current step is blocked on: the one whose message has not come, and the one whose link
+    /// has no room.
+    pub(super) fn waits_for(&self, links: &mut Links) -> [Option<Rank>; 2] {
+        let (from, to, bytes) = match self.steps[self.next] {
+            Step::Send { to, .. } => return [Some(to.peer), None],
+            Step::Recv { from, .. } | Step::RecvReduce { from, .. } => {
+                return [Some(from.peer), None];
+            }
+            Step::RecvReduceSend { from, to, with, .. } => (from, to, with.bytes),
+            Step::RecvCopySend { from, to, dst } => (from, to, dst.bytes),
+            Step::Copy { .. } | Step::Reduce { .. } => return [None, None],
         };
-        from.into_iter().chain(to).map(|end| end.peer)
+        // A link that fails is its own error at the next turn.
+        let arrived = matches!(links.recvs[from.link].try_peek(), Ok(Some(_)));
+        let awaits_message = self.done < bytes && !arrived;
+        let awaits_room = self.sent < self.done || arrived;
+        [awaits_message.then_some(from.peer), awaits_room.then_some(to.peer)]
     }
 }
 
