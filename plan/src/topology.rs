@@ -268,6 +268,11 @@ impl Link {
         }
     }
 
+    /// Whether small pieces reach the receiver sooner: not where each is a system call.
+    pub fn gains_from_small_pieces(&self) -> bool {
+        self.low_latency != self.simple
+    }
+
     /// The largest chunk that pays for a call of `bytes` bytes.
     pub const fn chunk_for(&self, bytes: usize) -> usize {
         if bytes < LARGE_CALL_BYTES { self.chunk_bytes } else { self.large_chunk_bytes }

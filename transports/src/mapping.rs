@@ -127,6 +127,16 @@ impl Mapping {
         };
     }
 
+    /// Gives the whole pages within `bytes` bytes at `offset` memory now, rather than one by one at first touch, which
+    /// takes several times as long in all. Where the kernel cannot (before Linux 5.14), they come at first touch.
+    pub(crate) fn populate(&self, offset: usize, bytes: usize) {
+        let start = self.at(offset, bytes, 4096);
+        // SAFETY: the range lies within the mapping, and its contents stay as they are.
+        let _ = unsafe {
+            rustix::mm::madvise(start.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite)
+        };
+    }
+
     /// First address.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base

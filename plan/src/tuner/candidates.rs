@@ -58,13 +58,17 @@ pub(super) fn largest_chunk(preferred: usize, topology: &Topology, overrides: &O
 }
 
 /// Why a choice is not worth its simulation, as long as there are others.
-pub(super) fn objection(choice: &Choice, call: &Collective) -> Option<String> {
+pub(super) fn objection(choice: &Choice, call: &Collective, topology: &Topology) -> Option<String> {
     let Choice { algorithm, protocol, .. } = *choice;
+    let small_pieces_pay = topology.slowest_link().gains_from_small_pieces();
     let low_latency = protocol == Protocol::LowLatency;
     if low_latency && call.bytes() > LARGEST_LOW_LATENCY {
         return Some(format!("low-latency is for calls of up to {LARGEST_LOW_LATENCY} bytes"));
     }
-    if must_fit_one_chunk(algorithm, call.kind()) && !low_latency {
+    if low_latency && !small_pieces_pay {
+        return Some("each small piece would be a system call on these links".to_owned());
+    }
+    if must_fit_one_chunk(algorithm, call.kind()) && !low_latency && small_pieces_pay {
         return Some("two-shot moves as much in large pieces and reduces less".to_owned());
     }
     let direct = matches!(algorithm, Algorithm::OneShot | Algorithm::TwoShot);

@@ -134,12 +134,12 @@ impl Survey {
         let cost = Cost::new(class, &regime);
         let mut timed = Vec::new();
         let (worthwhile, doubtful): (Vec<_>, Vec<_>) =
-            open.into_iter().partition(|choice| objection(choice, call).is_none());
+            open.into_iter().partition(|choice| objection(choice, call, topology).is_none());
         for choice in worthwhile {
             self.time(&cost, choice, &mut timed);
         }
         for choice in doubtful {
-            match objection(&choice, call).filter(|_| !timed.is_empty()) {
+            match objection(&choice, call, topology).filter(|_| !timed.is_empty()) {
                 Some(reason) => self.skip(choice, Verdict::Skipped { reason }),
                 None => self.time(&cost, choice, &mut timed),
             }

@@ -26,6 +26,16 @@ fn outline(choice: &Choice) -> (Algorithm, Protocol, usize) {
 }
 
 #[test]
+fn sockets_get_whole_messages() {
+    let topology = Topology::single_host(2, 2, LocalTransport::TcpLoopback);
+    let tuner = Tuner::new(topology.with_max_chunk_bytes(1 << 20), Overrides::default());
+    for count in [2, 512, 2048, 8192] {
+        let call = Collective::all_reduce(2, DataType::F32, ReduceOp::Sum, count).expect("valid");
+        assert_eq!(tuner.choose(&call).protocol, Protocol::Simple, "{count} floats");
+    }
+}
+
+#[test]
 fn two_ranks_get_the_measured_recipes() {
     let tuner = Tuner::new(shared_memory(2, 2), Overrides::default());
     for bytes in [4, 8, 64, 100, 128, 1000, 2048, 4096, 5000, 8192] {

@@ -18,11 +18,13 @@ pub(crate) struct RingMemory {
     lines: *const AtomicLine,
     data: *mut u8,
     geometry: Geometry,
+    /// Where in the mapping the ring begins.
+    offset: usize,
     /// Keeps the ring mapped.
-    _memory: Arc<Mapping>,
+    memory: Arc<Mapping>,
 }
 
-// SAFETY: the pointers lead into `_memory`, which may move between threads.
+// SAFETY: the pointers lead into `memory`, which may move between threads.
 unsafe impl Send for RingMemory {}
 
 /// Which end.
@@ -58,8 +60,16 @@ impl RingMemory {
             lines: lines.cast(),
             data,
             geometry,
-            _memory: Arc::clone(memory),
+            offset,
+            memory: Arc::clone(memory),
         }
+    }
+
+    /// Lets the data ring have its memory now.
+    #[cold]
+    pub(crate) fn populate(&self) {
+        let offset = self.offset + Self::data_offset(self.geometry);
+        self.memory.populate(offset, self.geometry.data_bytes());
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
@@ -132,7 +142,7 @@ impl RingMemory {
 
     #[inline]
     fn consumed_word(&self) -> &AtomicU64 {
-        // SAFETY: within the mapping that `_memory` keeps, aligned, and accessed as an atomic only.
+        // SAFETY: within the mapping that `memory` keeps, aligned, and accessed as an atomic only.
         unsafe { &*self.consumed }
     }
 

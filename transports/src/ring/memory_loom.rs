@@ -62,6 +62,8 @@ impl RingMemory {
         Self { state: Arc::new(state), geometry }
     }
 
+    pub(crate) fn populate(&self) {}
+
     pub(crate) fn geometry(&self) -> Geometry {
         self.geometry
     }

@@ -21,6 +21,8 @@ pub(crate) struct RingReceiver<R> {
     small: Small,
     /// Polls in vain since the sender was last seen to be there.
     vain: u32,
+    /// Whether this end has mapped the data ring's memory: from the first piece in it on.
+    populated: bool,
 }
 
 /// The piece that is being received.
@@ -59,6 +61,7 @@ impl<R: Reach> RingReceiver<R> {
             current: None,
             small: Small([0; INLINE_BYTES / 8]),
             vain: 0,
+            populated: false,
         }
     }
 
@@ -86,6 +89,10 @@ impl<R: Reach> RingReceiver<R> {
                 Ok((At::Small, bytes))
             }
             Some(Body::Ring { offset, bytes }) => {
+                if !self.populated {
+                    self.memory.populate();
+                    self.populated = true;
+                }
                 let size = self.memory.geometry().data_bytes();
                 if offset > size || bytes > size - offset {
                     return Err(self.peer.broke_format(format!(

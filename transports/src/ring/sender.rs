@@ -27,6 +27,8 @@ pub(crate) struct RingSender<R> {
     reserved: Reserved,
     /// Where a reservation lies that will fit into its line.
     small: Small,
+    /// Whether the data ring has its memory: from the first piece on that needs it.
+    populated: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -54,6 +56,7 @@ impl<R: Reach> RingSender<R> {
             referenced: 0,
             reserved: Reserved::Nothing,
             small: Small([0; INLINE_BYTES]),
+            populated: false,
         }
     }
 
@@ -70,6 +73,10 @@ impl<R: Reach> RingSender<R> {
     fn place(&mut self, want: usize) -> Result<Option<Place>, LinkError> {
         if !self.has_line()? {
             return Ok(None);
+        }
+        if !self.populated {
+            self.memory.populate();
+            self.populated = true;
         }
         let want = want.min(self.memory.geometry().max_chunk_bytes());
         match self.room.place(want) {
