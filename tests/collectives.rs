@@ -354,6 +354,267 @@ fn asynchronous_calls_run_in_order_with_blocking_ones() {
     assert_eq!(results, [(2, 100); 2]);
 }
 
+/// What one rank gets from every form of every collective, for 6 elements per rank and root 1.
+#[derive(Debug, Default, PartialEq)]
+struct Results {
+    all_reduce_into: Vec<i32>,
+    reduce_into: Vec<i32>,
+    broadcast_into: Vec<i32>,
+    all_gather: Vec<i32>,
+    all_gather_into: Vec<i32>,
+    reduce_scatter: Vec<i32>,
+    reduce_scatter_into: Vec<i32>,
+    all_to_all_into: Vec<i32>,
+    gather: Vec<i32>,
+    gather_into: Vec<i32>,
+    scatter: Vec<i32>,
+    scatter_into: Vec<i32>,
+}
+
+impl Results {
+    const COUNT: usize = 6;
+    const ROOT: usize = 1;
+
+    /// The buffers before the calls.
+    fn inputs(rank: usize, world: usize) -> (Vec<i32>, Vec<i32>, Self) {
+        let (own, whole) = (input(rank, Self::COUNT), input(rank, world * Self::COUNT));
+        let at_root = |vec: &[i32]| if rank == Self::ROOT { vec.to_vec() } else { Vec::new() };
+        let (part, all) = (vec![-9; Self::COUNT], vec![-9; world * Self::COUNT]);
+        let mut placed = all.clone();
+        placed[rank * Self::COUNT..][..Self::COUNT].copy_from_slice(&own);
+        let results = Self {
+            all_reduce_into: part.clone(),
+            reduce_into: at_root(&part),
+            broadcast_into: part.clone(),
+            all_gather: placed.clone(),
+            all_gather_into: all.clone(),
+            reduce_scatter: whole.clone(),
+            reduce_scatter_into: part.clone(),
+            all_to_all_into: all.clone(),
+            gather: if rank == Self::ROOT { placed } else { own.clone() },
+            gather_into: at_root(&all),
+            scatter: if rank == Self::ROOT { whole.clone() } else { part.clone() },
+            scatter_into: part,
+        };
+        (own, whole, results)
+    }
+
+    /// The buffers after the calls; of in-place reduce-scatters only this rank's part counts.
+    fn expected(rank: usize, world: usize) -> Self {
+        let count = Self::COUNT;
+        let (own, _, mut results) = Self::inputs(rank, world);
+        let sums = |from| -> Vec<i32> {
+            (from..from + count).map(|index| reduced(world, ReduceOp::Sum, index)).collect()
+        };
+        let part = |from: usize, whose: usize| -> Vec<i32> {
+            input(from, world * count)[whose * count..][..count].to_vec()
+        };
+        let gathered: Vec<i32> = (0..world).flat_map(|peer| input(peer, count)).collect();
+        results.all_reduce_into = sums(0);
+        results.broadcast_into = input(Self::ROOT, count);
+        results.all_gather = gathered.clone();
+        results.all_gather_into = gathered.clone();
+        results.reduce_scatter = sums(rank * count);
+        results.reduce_scatter_into = sums(rank * count);
+        results.all_to_all_into = (0..world).flat_map(|peer| part(peer, rank)).collect();
+        results.scatter_into = part(Self::ROOT, rank);
+        if rank == Self::ROOT {
+            results.reduce_into = sums(0);
+            results.gather = gathered.clone();
+            results.gather_into = gathered;
+        } else {
+            results.gather = own;
+            results.scatter = part(Self::ROOT, rank);
+        }
+        results
+    }
+}
+
+#[test]
+fn groups_take_every_form_of_every_collective() {
+    for world in [2, 3] {
+        let results = on_ranks(world, |comm| {
+            let (rank, root) = (comm.rank(), Results::ROOT);
+            let (own, whole, mut results) = Results::inputs(rank, world);
+            let r = &mut results;
+            comm.group(|group| {
+                let at_root = rank == root;
+                group.all_reduce_into(&own, &mut r.all_reduce_into, ReduceOp::Sum)?;
+                let output = at_root.then_some(&mut r.reduce_into[..]);
+                group.reduce_into(&own, output, ReduceOp::Sum, root)?;
+                group.broadcast_into(at_root.then_some(&own), &mut r.broadcast_into, root)?;
+                group.all_gather(&mut r.all_gather)?;
+                group.all_gather_into(&own, &mut r.all_gather_into)?;
+                group.reduce_scatter(&mut r.reduce_scatter, ReduceOp::Sum)?;
+                group.reduce_scatter_into(&whole, &mut r.reduce_scatter_into, ReduceOp::Sum)?;
+                group.all_to_all_into(&whole, &mut r.all_to_all_into)?;
+                group.gather(&mut r.gather, root)?;
+                group.gather_into(&own, at_root.then_some(&mut r.gather_into), root)?;
+                group.scatter(&mut r.scatter, root)?;
+                group.scatter_into(at_root.then_some(&whole), &mut r.scatter_into, root)
+            })
+            .expect("group");
+            let own_part = rank * Results::COUNT..(rank + 1) * Results::COUNT;
+            results.reduce_scatter = results.reduce_scatter[own_part].to_vec();
+            results
+        });
+        for (rank, results) in results.into_iter().enumerate() {
+            assert_eq!(results, Results::expected(rank, world), "rank {rank} of {world}");
+        }
+    }
+}
+
+#[test]
+fn scopes_start_every_form_of_every_collective() {
+    for world in [2, 3] {
+        let results = on_ranks(world, |comm| {
+            let (rank, root) = (comm.rank(), Results::ROOT);
+            let (own, whole, mut before) = Results::inputs(rank, world);
+            let b = &mut before;
+            comm.scope(|scope| {
+                let at_root = rank == root;
+                let output = at_root.then_some(&mut b.reduce_into[..]);
+                let pending = [
+                    scope.all_reduce_into_async(&own, &mut b.all_reduce_into, ReduceOp::Sum)?,
+                    scope.reduce_into_async(&own, output, ReduceOp::Sum, root)?,
+                    scope.broadcast_into_async(
+                        at_root.then_some(&own),
+                        &mut b.broadcast_into,
+                        root,
+                    )?,
+                    scope.all_gather_async(&mut b.all_gather)?,
+                    scope.all_gather_into_async(&own, &mut b.all_gather_into)?,
+                    scope.reduce_scatter_async(&mut b.reduce_scatter, ReduceOp::Sum)?,
+                    scope.reduce_scatter_into_async(
+                        &whole,
+                        &mut b.reduce_scatter_into,
+                        ReduceOp::Sum,
+                    )?,
+                    scope.all_to_all_into_async(&whole, &mut b.all_to_all_into)?,
+                    scope.gather_async(&mut b.gather, root)?,
+                    scope.gather_into_async(&own, at_root.then_some(&mut b.gather_into), root)?,
+                    scope.scatter_async(&mut b.scatter, root)?,
+                    scope.scatter_into_async(
+                        at_root.then_some(&whole),
+                        &mut b.scatter_into,
+                        root,
+                    )?,
+                ];
+                let barrier = scope.barrier_async();
+                // What comes back is each call's own buffer.
+                let [
+                    all_reduce_into,
+                    reduce_into,
+                    broadcast_into,
+                    all_gather,
+                    all_gather_into,
+                    reduce_scatter,
+                    reduce_scatter_into,
+                    all_to_all_into,
+                    gather,
+                    gather_into,
+                    scatter,
+                    scatter_into,
+                ] = pending.map(|pending| pending.wait().expect("it ends").to_vec());
+                barrier.wait()?;
+                Ok::<_, Error>(Results {
+                    all_reduce_into,
+                    reduce_into,
+                    broadcast_into,
+                    all_gather,
+                    all_gather_into,
+                    reduce_scatter: reduce_scatter[rank * Results::COUNT..][..Results::COUNT]
+                        .to_vec(),
+                    reduce_scatter_into,
+                    all_to_all_into,
+                    gather,
+                    gather_into,
+                    scatter,
+                    scatter_into,
+                })
+            })
+            .expect("none failed")
+            .expect("valid")
+        });
+        for (rank, results) in results.into_iter().enumerate() {
+            assert_eq!(results, Results::expected(rank, world), "rank {rank} of {world}");
+        }
+    }
+}
+
+#[test]
+fn scopes_start_sends_and_receives_in_order() {
+    let results = on_ranks(3, |comm| {
+        let (rank, last) = (comm.rank(), comm.world_size() - 1);
+        let mut token = vec![7_i32; 70_001];
+        let returned = comm.scope(|scope| {
+            // Along the chain of ranks: all but the first receive before they send.
+            if rank > 0 {
+                token.fill(-1);
+                let received = scope.recv_async(&mut token, rank - 1)?.wait()?;
+                received.iter_mut().for_each(|value| *value += 1);
+                if rank < last {
+                    scope.send_async(received, rank + 1)?.wait()?;
+                }
+                return Ok::<_, Error>(received[70_000]);
+            }
+            let token = &token;
+            drop(scope.send_async(token, 1)?); // The scope waits for it.
+            Ok(token[0])
+        });
+        returned.expect("none failed").expect("valid")
+    });
+    assert_eq!(results, [7, 8, 9]);
+}
+
+#[test]
+fn groups_and_scopes_refuse_what_blocking_calls_refuse() {
+    on_ranks(2, |comm| {
+        let (four, mut three, mut four_mut) = ([1.0_f32; 4], [0.0_f32; 3], [0.0_f32; 4]);
+        let blocking = comm.all_gather_into(&four, &mut three).expect_err("too short").to_string();
+        let error = comm.group(|group| group.all_gather_into(&four, &mut three));
+        assert_eq!(error.expect_err("too short").to_string(), blocking);
+        let blocking = comm.all_to_all_into(&four, &mut three).expect_err("lengths").to_string();
+        let error = comm.group(|group| group.all_to_all_into(&four, &mut three));
+        assert_eq!(error.expect_err("lengths").to_string(), blocking);
+        let blocking = comm.scatter_into(None, &mut four_mut, 2).expect_err("root").to_string();
+        comm.scope(|scope| {
+            let error = scope.scatter_into_async(None, &mut four_mut, 2).map(|_| ());
+            assert_eq!(error.expect_err("root").to_string(), blocking);
+            let error = scope.send_async(&four, 2).map(|_| ()).expect_err("no such peer");
+            assert!(error.to_string().contains("peer is 2, but the ranks are 0..2"), "{error}");
+            let error = scope.send_async(&four, comm.rank()).map(|_| ()).expect_err("no receive");
+            assert!(matches!(error, Error::Argument { .. }), "{error}");
+        })
+        .expect("nothing started");
+        comm.barrier().expect("still works");
+    });
+}
+
+#[test]
+fn groups_of_two_communicators_are_not_interchangeable() {
+    on_ranks(3, |comm| {
+        let color = u32::from(comm.rank() == 2);
+        let part = comm.split(Some(color), 0).expect("split").expect("a part");
+        let (mut first, mut second) = ([1_i32; 12], [1_i32; 2]);
+        let outer = comm.group(|whole| {
+            whole.all_gather(&mut first)?;
+            let inner = part.group(|own| {
+                own.all_reduce(&mut second, ReduceOp::Sum)?;
+                std::mem::swap(whole, own);
+                Ok(())
+            });
+            let error = inner.expect_err("the other's group");
+            assert!(error.to_string().contains("one of another communicator"), "{error}");
+            Ok(())
+        });
+        assert!(matches!(outer, Err(Error::Argument { argument: "group", .. })), "{outer:?}");
+        assert_eq!((first, second), ([1; 12], [1; 2]), "nothing ran");
+        comm.barrier().expect("still works");
+        part.barrier().expect("still works");
+    });
+}
+
 #[test]
 fn split_makes_independent_communicators() {
     let results = on_ranks(5, |comm| {

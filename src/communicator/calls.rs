@@ -3,14 +3,10 @@
 //! Names without `_into` work in place, as NCCL defines it for each collective; those with `_into` have
 //! separate input and output.
 
-use std::ptr;
-
-use annulus_plan::{
-    CallError, Collective, CollectiveKind, DataType, Fingerprint, Rank, ReduceOp, Scalar,
-};
+use annulus_plan::{CollectiveKind, DataType, Fingerprint, Rank, ReduceOp};
 
 use super::Communicator;
-use super::engine::Operation;
+use super::arguments::Call;
 use crate::{Element, Error};
 
 impl Communicator {
@@ -22,10 +18,14 @@ impl Communicator {
     /// [`Error::Call`] when `op` does not fit the element type; else those that break the communicator.
     #[inline]
     pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        let count = buffer.len();
-        let buffer = buffer.as_mut_ptr().cast();
+        let (count, address) = (buffer.len(), buffer.as_mut_ptr().cast());
         // SAFETY: one exclusive borrow is input and output.
-        unsafe { self.start_all_reduce(T::DATA_TYPE, op, count, true, buffer, buffer) }
+        let repeated =
+            unsafe { self.repeat_all_reduce(T::DATA_TYPE, op, count, true, address, address) };
+        match repeated {
+            Some(outcome) => outcome,
+            None => self.wait_for(&self.caller().all_reduce(buffer, op)?),
+        }
     }
 
     /// Writes the element-wise reduction of all ranks' `input` to every rank's `output`, of the same length.
@@ -37,10 +37,15 @@ impl Communicator {
         op: ReduceOp,
     ) -> Result<(), Error> {
         let kind = CollectiveKind::AllReduce;
-        self.expect(kind, "output", output.len(), input.len(), "as many as the input")?;
+        self.caller().expect(kind, "output", output.len(), input.len(), "as many as the input")?;
         let (from, to) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
         // SAFETY: the borrows are valid and have the call's lengths.
-        unsafe { self.start_all_reduce(T::DATA_TYPE, op, input.len(), false, from, to) }
+        let repeated =
+            unsafe { self.repeat_all_reduce(T::DATA_TYPE, op, input.len(), false, from, to) };
+        match repeated {
+            Some(outcome) => outcome,
+            None => self.wait_for(&self.caller().all_reduce_into(input, output, op)?),
+        }
     }
 
     /// Replaces the root's `buffer` by the element-wise reduction of all ranks' buffers. The other ranks'
@@ -51,13 +56,7 @@ impl Communicator {
         op: ReduceOp,
         root: Rank,
     ) -> Result<(), Error> {
-        let call = Collective::reduce(self.world_size(), T::DATA_TYPE, op, root, buffer.len());
-        let at_root = root == self.rank();
-        let buffer = buffer.as_mut_ptr().cast();
-        // SAFETY: one exclusive borrow is input and output; off root there is no output.
-        unsafe {
-            self.start(call.map(|call| call.with_in_place(at_root)), Some(op), buffer, buffer)
-        }
+        self.wait_for(&self.caller().reduce(buffer, op, root)?)
     }
 
     /// Writes the element-wise reduction of all ranks' `input` to the root's `output`, of the same length; the
@@ -69,26 +68,12 @@ impl Communicator {
         op: ReduceOp,
         root: Rank,
     ) -> Result<(), Error> {
-        let kind = CollectiveKind::Reduce;
-        let call = Collective::reduce(self.world_size(), T::DATA_TYPE, op, root, input.len());
-        let output = if root == self.rank() {
-            let length = output.as_ref().map_or(0, |output| output.len());
-            self.expect(kind, "output", length, input.len(), "as many as the input")?;
-            output.map_or(ptr::null_mut(), <[T]>::as_mut_ptr)
-        } else {
-            ptr::null_mut()
-        };
-        // SAFETY: the borrows are valid and have the call's lengths; off root there is no output.
-        unsafe { self.start(call, Some(op), input.as_ptr().cast(), output.cast()) }
+        self.wait_for(&self.caller().reduce_into(input, output, op, root)?)
     }
 
     /// Replaces `buffer` on every rank by the root's.
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<(), Error> {
-        let call = Collective::broadcast(self.world_size(), T::DATA_TYPE, root, buffer.len());
-        let at_root = root == self.rank();
-        let buffer = buffer.as_mut_ptr().cast();
-        // SAFETY: one exclusive borrow is input (at the root) and output.
-        unsafe { self.start(call.map(|call| call.with_in_place(at_root)), None, buffer, buffer) }
+        self.wait_for(&self.caller().broadcast(buffer, root)?)
     }
 
     /// Writes the root's `input` to every rank's `output`, of the same length; the other ranks pass `None`, and
@@ -99,39 +84,17 @@ impl Communicator {
         output: &mut [T],
         root: Rank,
     ) -> Result<(), Error> {
-        let call = Collective::broadcast(self.world_size(), T::DATA_TYPE, root, output.len());
-        let input = if root == self.rank() {
-            let length = input.map_or(0, <[T]>::len);
-            let kind = CollectiveKind::Broadcast;
-            self.expect(kind, "input", length, output.len(), "as many as the output")?;
-            input.map_or(ptr::null(), <[T]>::as_ptr)
-        } else {
-            ptr::null()
-        };
-        // SAFETY: the borrows are valid and have the call's lengths; off root there is no input.
-        unsafe { self.start(call, None, input.cast(), output.as_mut_ptr().cast()) }
+        self.wait_for(&self.caller().broadcast_into(input, output, root)?)
     }
 
     /// Writes all ranks' `input`, in rank order, to every rank's `output`: world size times as long.
     pub fn all_gather_into<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
-        let kind = CollectiveKind::AllGather;
-        let expected = self.times_world(kind, input.len(), T::DATA_TYPE)?;
-        self.expect(kind, "output", output.len(), expected, "world size times the input")?;
-        let call = Collective::all_gather(self.world_size(), T::DATA_TYPE, input.len());
-        // SAFETY: the borrows are valid and have the call's lengths.
-        unsafe { self.start(call, None, input.as_ptr().cast(), output.as_mut_ptr().cast()) }
+        self.wait_for(&self.caller().all_gather_into(input, output)?)
     }
 
     /// Fills `buffer`, whose rank-th part of `1 / world size` is this rank's contribution, with all ranks'.
     pub fn all_gather<T: Element>(&self, buffer: &mut [T]) -> Result<(), Error> {
-        let count = self.part(CollectiveKind::AllGather, buffer.len())?;
-        let call = Collective::all_gather(self.world_size(), T::DATA_TYPE, count);
-        let output = buffer.as_mut_ptr();
-        let input = output.wrapping_add(self.rank() * count);
-        // SAFETY: one exclusive borrow holds both, as the collective's in-place form has it.
-        unsafe {
-            self.start(call.map(|call| call.with_in_place(true)), None, input.cast(), output.cast())
-        }
+        self.wait_for(&self.caller().all_gather(buffer)?)
     }
 
     /// Writes the rank-th part of the element-wise reduction of all ranks' `input` to `output`; the input is
@@ -142,41 +105,19 @@ impl Communicator {
         output: &mut [T],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let kind = CollectiveKind::ReduceScatter;
-        let expected = self.times_world(kind, output.len(), T::DATA_TYPE)?;
-        self.expect(kind, "input", input.len(), expected, "world size times the output")?;
-        let call = Collective::reduce_scatter(self.world_size(), T::DATA_TYPE, op, output.len());
-        // SAFETY: the borrows are valid and have the call's lengths.
-        unsafe { self.start(call, Some(op), input.as_ptr().cast(), output.as_mut_ptr().cast()) }
+        self.wait_for(&self.caller().reduce_scatter_into(input, output, op)?)
     }
 
     /// Reduces all ranks' `buffer` and leaves the rank-th part of the result in the rank-th part of
     /// `1 / world size` of `buffer`. The other parts have unspecified contents afterwards.
     pub fn reduce_scatter<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        let count = self.part(CollectiveKind::ReduceScatter, buffer.len())?;
-        let call = Collective::reduce_scatter(self.world_size(), T::DATA_TYPE, op, count);
-        let input = buffer.as_mut_ptr();
-        let output = input.wrapping_add(self.rank() * count);
-        // SAFETY: one exclusive borrow holds both, as the collective's in-place form has it.
-        unsafe {
-            self.start(
-                call.map(|call| call.with_in_place(true)),
-                Some(op),
-                input.cast(),
-                output.cast(),
-            )
-        }
+        self.wait_for(&self.caller().reduce_scatter(buffer, op)?)
     }
 
     /// Sends the r-th part of `input` to rank r and writes what came from rank r to the r-th part of `output`.
     /// Both have the same length, a multiple of the world size.
     pub fn all_to_all_into<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
-        let kind = CollectiveKind::AllToAll;
-        self.expect(kind, "output", output.len(), input.len(), "as many as the input")?;
-        let count = self.part(kind, input.len())?;
-        let call = Collective::all_to_all(self.world_size(), T::DATA_TYPE, count);
-        // SAFETY: the borrows are valid and have the call's lengths.
-        unsafe { self.start(call, None, input.as_ptr().cast(), output.as_mut_ptr().cast()) }
+        self.wait_for(&self.caller().all_to_all_into(input, output)?)
     }
 
     /// Writes all ranks' `input`, in rank order, to the root's `output`: world size times as long. The other
@@ -187,32 +128,13 @@ impl Communicator {
         output: Option<&mut [T]>,
         root: Rank,
     ) -> Result<(), Error> {
-        let kind = CollectiveKind::Gather;
-        let call = Collective::gather(self.world_size(), T::DATA_TYPE, root, input.len());
-        let output = if root == self.rank() {
-            let length = output.as_ref().map_or(0, |output| output.len());
-            let expected = self.times_world(kind, input.len(), T::DATA_TYPE)?;
-            self.expect(kind, "output", length, expected, "world size times the input")?;
-            output.map_or(ptr::null_mut(), <[T]>::as_mut_ptr)
-        } else {
-            ptr::null_mut()
-        };
-        // SAFETY: the borrows are valid and have the call's lengths; off root there is no output.
-        unsafe { self.start(call, None, input.as_ptr().cast(), output.cast()) }
+        self.wait_for(&self.caller().gather_into(input, output, root)?)
     }
 
     /// Fills the root's `buffer`, whose rank-th part of `1 / world size` is the root's own contribution, with all
     /// ranks'; the other ranks' `buffer` is their contribution.
     pub fn gather<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<(), Error> {
-        let at_root = root == self.rank();
-        let count =
-            if at_root { self.part(CollectiveKind::Gather, buffer.len())? } else { buffer.len() };
-        let call = Collective::gather(self.world_size(), T::DATA_TYPE, root, count);
-        let output = buffer.as_mut_ptr();
-        let input = output.wrapping_add(if at_root { root * count } else { 0 });
-        let call = call.map(|call| call.with_in_place(at_root));
-        // SAFETY: one exclusive borrow holds both at the root; elsewhere there is no output.
-        unsafe { self.start(call, None, input.cast(), output.cast()) }
+        self.wait_for(&self.caller().gather(buffer, root)?)
     }
 
     /// Writes the rank-th part of the root's `input` to every rank's `output`; the input is world size
@@ -223,48 +145,27 @@ impl Communicator {
         output: &mut [T],
         root: Rank,
     ) -> Result<(), Error> {
-        let kind = CollectiveKind::Scatter;
-        let call = Collective::scatter(self.world_size(), T::DATA_TYPE, root, output.len());
-        let input = if root == self.rank() {
-            let length = input.map_or(0, <[T]>::len);
-            let expected = self.times_world(kind, output.len(), T::DATA_TYPE)?;
-            self.expect(kind, "input", length, expected, "world size times the output")?;
-            input.map_or(ptr::null(), <[T]>::as_ptr)
-        } else {
-            ptr::null()
-        };
-        // SAFETY: the borrows are valid and have the call's lengths; off root there is no input.
-        unsafe { self.start(call, None, input.cast(), output.as_mut_ptr().cast()) }
+        self.wait_for(&self.caller().scatter_into(input, output, root)?)
     }
 
     /// Sends the rank-th part of `1 / world size` of the root's `buffer` to each rank, which finds it in its own
     /// `buffer`; the root's own part stays where it is.
     pub fn scatter<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<(), Error> {
-        let at_root = root == self.rank();
-        let count =
-            if at_root { self.part(CollectiveKind::Scatter, buffer.len())? } else { buffer.len() };
-        let call = Collective::scatter(self.world_size(), T::DATA_TYPE, root, count);
-        let input = buffer.as_mut_ptr();
-        let output = input.wrapping_add(if at_root { root * count } else { 0 });
-        let call = call.map(|call| call.with_in_place(at_root));
-        // SAFETY: one exclusive borrow holds both at the root; elsewhere there is no input.
-        unsafe { self.start(call, None, input.cast(), output.cast()) }
+        self.wait_for(&self.caller().scatter(buffer, root)?)
     }
 
     /// Returns when all ranks have called it.
     pub fn barrier(&self) -> Result<(), Error> {
-        let call = Collective::barrier(self.world_size());
-        // SAFETY: a barrier touches no buffer.
-        unsafe { self.start(Ok(call), None, ptr::dangling(), ptr::dangling_mut()) }
+        self.wait_for(&self.caller().barrier())
     }
 
-    /// Runs an all-reduce, the call whose smallest sizes matter most: one that repeats the last is not validated
-    /// again.
+    /// Runs an all-reduce that repeats the last call: the call whose smallest sizes matter most is not validated
+    /// again. `None` if it does not, and then nothing has run.
     ///
     /// # Safety
     /// The pointers are valid for the call, and nobody else accesses the memory meanwhile.
     #[inline]
-    unsafe fn start_all_reduce(
+    unsafe fn repeat_all_reduce(
         &self,
         dtype: DataType,
         op: ReduceOp,
@@ -272,82 +173,20 @@ impl Communicator {
         in_place: bool,
         input: *const u8,
         output: *mut u8,
-    ) -> Result<(), Error> {
-        if self.queue.is_empty() {
-            let tag = self.shared.tag;
-            let kind = CollectiveKind::AllReduce;
-            let call =
-                Fingerprint::from_parts(kind, dtype, Some(op.kind()), None, count as u64, 0, tag);
-            // SAFETY: the caller vouches for the memory.
-            let repeated =
-                unsafe { self.engine().repeat(&self.shared, call, in_place, input, output) };
-            if let Some(outcome) = repeated {
-                return outcome;
-            }
+    ) -> Option<Result<(), Error>> {
+        if !self.queue.is_empty() {
+            return None;
         }
-        let call = Collective::all_reduce(self.world_size(), dtype, op, count)
-            .map(|call| call.with_in_place(in_place));
+        let (kind, tag) = (CollectiveKind::AllReduce, self.shared.tag);
+        let call =
+            Fingerprint::from_parts(kind, dtype, Some(op.kind()), None, count as u64, 0, tag);
         // SAFETY: the caller vouches for the memory.
-        unsafe { self.start(call, Some(op), input, output) }
+        unsafe { self.engine().repeat(&self.shared, call, in_place, input, output) }
     }
 
-    /// Runs a validated call.
-    ///
-    /// # Safety
-    /// The pointers are valid for the call, and nobody else accesses the memory meanwhile.
-    unsafe fn start(
-        &self,
-        call: Result<Collective, CallError>,
-        op: Option<ReduceOp>,
-        input: *const u8,
-        output: *mut u8,
-    ) -> Result<(), Error> {
-        let call = call.map_err(|source| self.refuse(source))?;
-        // SAFETY: the caller vouches for the memory.
-        unsafe { self.run(&Operation { call, scalar: scalar(op), input, output }) }
-    }
-
-    /// An error unless argument `argument` has the right number of elements.
-    pub(super) fn expect(
-        &self,
-        kind: CollectiveKind,
-        argument: &'static str,
-        got: usize,
-        expected: usize,
-        formula: &'static str,
-    ) -> Result<(), Error> {
-        if got == expected {
-            return Ok(());
-        }
-        Err(Error::BufferLength { rank: self.rank(), kind, argument, expected, got, formula })
-    }
-
-    /// `count` elements for each rank.
-    fn times_world(
-        &self,
-        kind: CollectiveKind,
-        count: usize,
-        dtype: DataType,
-    ) -> Result<usize, Error> {
-        let world = self.world_size();
-        let too_large = CallError::TooLarge { kind, count, dtype, world };
-        count.checked_mul(world).ok_or_else(|| self.refuse(too_large))
-    }
-
-    /// The world size's share of `length` elements, which it must divide.
-    pub(super) fn part(&self, kind: CollectiveKind, length: usize) -> Result<usize, Error> {
-        let world = self.world_size();
-        let formula = "a multiple of the world size";
-        self.expect(kind, "buffer", length, length / world * world, formula)?;
-        Ok(length / world)
-    }
-}
-
-/// The factor that inputs are multiplied with beforehand.
-#[inline]
-pub(super) fn scalar(op: Option<ReduceOp>) -> Option<Scalar> {
-    match op {
-        Some(ReduceOp::PreMulSum(scalar)) => Some(scalar),
-        _ => None,
+    /// Runs a call to its end.
+    fn wait_for<T>(&self, call: &Call<'_, T>) -> Result<(), Error> {
+        // SAFETY: the call holds the borrows of its slices, which have the lengths that it needs.
+        unsafe { self.run(call.operation()) }
     }
 }

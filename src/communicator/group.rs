@@ -1,20 +1,25 @@
 //! Several calls that start together.
 
 use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
 
 use annulus_plan::{self as plan, Direction, Transfer};
-use annulus_plan::{Buffer, CallError, Collective, CollectiveKind, DataType, Rank, ReduceOp};
+use annulus_plan::{Buffer, CollectiveKind, DataType, Rank, ReduceOp};
 
-use super::Communicator;
-use super::calls::scalar;
+use super::arguments::{Call, Caller};
 use super::engine::Operation;
 use super::exchange::{Exchange, Memory};
 use super::queue::Work;
+use super::{Communicator, Shared};
 use crate::executor::Extents;
 use crate::{Element, Error};
 
 /// The members of a group while it is put together: see [`Communicator::group`].
 pub struct Group<'buf> {
+    /// Whose group it is; only compared.
+    owner: *const Shared,
+    caller: Caller,
     rank: Rank,
     world: usize,
     transfers: Vec<Transfer>,
@@ -32,6 +37,10 @@ impl Communicator {
     /// so that ranks may list them differently.
     ///
     /// If `build` returns an error, nothing runs.
+    ///
+    /// # Errors
+    /// What `build` returns; [`Error::Argument`] when `build` left another communicator's group in its place;
+    /// else those of the calls.
     ///
     /// ```
     /// # use annulus::Communicator;
@@ -51,15 +60,20 @@ impl Communicator {
         &self,
         build: impl FnOnce(&mut Group<'buf>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let mut group = Group {
-            rank: self.rank(),
-            world: self.world_size(),
-            transfers: Vec::new(),
-            members: Vec::new(),
-            collectives: Vec::new(),
-            buffers: PhantomData,
-        };
+        let mut group = Group::new(self);
         let value = build(&mut group)?;
+        // Its calls were checked for another rank of another world.
+        if group.owner != Arc::as_ptr(&self.shared) {
+            return Err(Error::Argument {
+                rank: self.rank(),
+                kind: CollectiveKind::PointToPoint,
+                argument: "group",
+                problem: format!(
+                    "is one of another communicator (its rank {} of {}): do not swap groups",
+                    group.rank, group.world
+                ),
+            });
+        }
         if !group.transfers.is_empty() {
             // SAFETY: every member is borrowed for 'buf, which outlives this call.
             unsafe { self.run_exchange(group.take_exchange()?)? };
@@ -103,7 +117,8 @@ impl Communicator {
         recv_displacements: &[usize],
     ) -> Result<(), Error> {
         let kind = CollectiveKind::AllToAllV;
-        self.expect(kind, "send_counts", send_counts.len(), self.world_size(), "one per rank")?;
+        let (counts, world) = (send_counts.len(), self.world_size());
+        self.caller().expect(kind, "send_counts", counts, world, "one per rank")?;
         let call = plan::Exchange::all_to_all_v(
             self.rank(),
             T::DATA_TYPE,
@@ -168,6 +183,19 @@ impl Communicator {
 }
 
 impl<'buf> Group<'buf> {
+    pub(super) fn new(comm: &Communicator) -> Self {
+        Self {
+            owner: Arc::as_ptr(&comm.shared),
+            caller: comm.caller(),
+            rank: comm.rank(),
+            world: comm.world_size(),
+            transfers: Vec::new(),
+            members: Vec::new(),
+            collectives: Vec::new(),
+            buffers: PhantomData,
+        }
+    }
+
     /// Adds a send of `data` to `peer`.
     ///
     /// # Errors
@@ -182,42 +210,234 @@ impl<'buf> Group<'buf> {
     /// # Errors
     /// [`Error::Argument`] when `peer` is not a rank of the communicator.
     pub fn recv<T: Element>(&mut self, data: &'buf mut [T], peer: Rank) -> Result<(), Error> {
-        let address = data.as_mut_ptr().cast();
-        self.transfer(address, size_of_val(data), T::DATA_TYPE, peer, Direction::Receive)
+        self.receive(data, peer).map(|_| ())
+    }
+
+    /// [`recv`](Self::recv), which says where `data` is: while the group has it, nobody else may access it.
+    pub(super) fn receive<T: Element>(
+        &mut self,
+        data: &'buf mut [T],
+        peer: Rank,
+    ) -> Result<*mut [T], Error> {
+        let (bytes, data) = (size_of_val(data), ptr::from_mut(data));
+        self.transfer(data.cast(), bytes, T::DATA_TYPE, peer, Direction::Receive)?;
+        Ok(data)
     }
 
     /// Adds [`Communicator::all_reduce`].
+    ///
+    /// # Errors
+    /// [`Error::Call`] when `op` does not fit the element type or the buffer is too large.
     pub fn all_reduce<T: Element>(
         &mut self,
         buffer: &'buf mut [T],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let call = Collective::all_reduce(self.world, T::DATA_TYPE, op, buffer.len());
-        let address = buffer.as_mut_ptr().cast();
-        self.collective(call, true, Some(op), address, address)
+        let call = self.caller.all_reduce(buffer, op)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::all_reduce_into`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the lengths differ; those of [`all_reduce`](Self::all_reduce).
+    pub fn all_reduce_into<T: Element>(
+        &mut self,
+        input: &'buf [T],
+        output: &'buf mut [T],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let call = self.caller.all_reduce_into(input, output, op)?;
+        self.collective(&call);
+        Ok(())
     }
 
     /// Adds [`Communicator::reduce`].
+    ///
+    /// # Errors
+    /// [`Error::Call`] when there is no such root, or `op` does not fit the element type.
     pub fn reduce<T: Element>(
         &mut self,
         buffer: &'buf mut [T],
         op: ReduceOp,
         root: Rank,
     ) -> Result<(), Error> {
-        let call = Collective::reduce(self.world, T::DATA_TYPE, op, root, buffer.len());
-        let address = buffer.as_mut_ptr().cast();
-        self.collective(call, root == self.rank, Some(op), address, address)
+        let call = self.caller.reduce(buffer, op, root)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::reduce_into`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the root's lengths differ; those of [`reduce`](Self::reduce).
+    pub fn reduce_into<T: Element>(
+        &mut self,
+        input: &'buf [T],
+        output: Option<&'buf mut [T]>,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<(), Error> {
+        let call = self.caller.reduce_into(input, output, op, root)?;
+        self.collective(&call);
+        Ok(())
     }
 
     /// Adds [`Communicator::broadcast`].
+    ///
+    /// # Errors
+    /// [`Error::Call`] when there is no such root.
     pub fn broadcast<T: Element>(
         &mut self,
         buffer: &'buf mut [T],
         root: Rank,
     ) -> Result<(), Error> {
-        let call = Collective::broadcast(self.world, T::DATA_TYPE, root, buffer.len());
-        let address = buffer.as_mut_ptr().cast();
-        self.collective(call, root == self.rank, None, address, address)
+        let call = self.caller.broadcast(buffer, root)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::broadcast_into`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the root's lengths differ; [`Error::Call`] when there is no such root.
+    pub fn broadcast_into<T: Element>(
+        &mut self,
+        input: Option<&'buf [T]>,
+        output: &'buf mut [T],
+        root: Rank,
+    ) -> Result<(), Error> {
+        let call = self.caller.broadcast_into(input, output, root)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::all_gather`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the world size does not divide the buffer.
+    pub fn all_gather<T: Element>(&mut self, buffer: &'buf mut [T]) -> Result<(), Error> {
+        let call = self.caller.all_gather(buffer)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::all_gather_into`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the output is not world size times the input.
+    pub fn all_gather_into<T: Element>(
+        &mut self,
+        input: &'buf [T],
+        output: &'buf mut [T],
+    ) -> Result<(), Error> {
+        let call = self.caller.all_gather_into(input, output)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::reduce_scatter`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the world size does not divide the buffer; [`Error::Call`] when `op` does not
+    /// fit the element type.
+    pub fn reduce_scatter<T: Element>(
+        &mut self,
+        buffer: &'buf mut [T],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let call = self.caller.reduce_scatter(buffer, op)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::reduce_scatter_into`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the input is not world size times the output; [`Error::Call`] when `op` does not
+    /// fit the element type.
+    pub fn reduce_scatter_into<T: Element>(
+        &mut self,
+        input: &'buf [T],
+        output: &'buf mut [T],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let call = self.caller.reduce_scatter_into(input, output, op)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::all_to_all_into`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the lengths differ or the world size does not divide them.
+    pub fn all_to_all_into<T: Element>(
+        &mut self,
+        input: &'buf [T],
+        output: &'buf mut [T],
+    ) -> Result<(), Error> {
+        let call = self.caller.all_to_all_into(input, output)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::gather`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the world size does not divide the root's buffer; [`Error::Call`] when there is no
+    /// such root.
+    pub fn gather<T: Element>(&mut self, buffer: &'buf mut [T], root: Rank) -> Result<(), Error> {
+        let call = self.caller.gather(buffer, root)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::gather_into`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the root's output is not world size times the input; [`Error::Call`] when there
+    /// is no such root.
+    pub fn gather_into<T: Element>(
+        &mut self,
+        input: &'buf [T],
+        output: Option<&'buf mut [T]>,
+        root: Rank,
+    ) -> Result<(), Error> {
+        let call = self.caller.gather_into(input, output, root)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::scatter`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the world size does not divide the root's buffer; [`Error::Call`] when there is no
+    /// such root.
+    pub fn scatter<T: Element>(&mut self, buffer: &'buf mut [T], root: Rank) -> Result<(), Error> {
+        let call = self.caller.scatter(buffer, root)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    /// Adds [`Communicator::scatter_into`].
+    ///
+    /// # Errors
+    /// [`Error::BufferLength`] when the root's input is not world size times the output; [`Error::Call`] when there
+    /// is no such root.
+    pub fn scatter_into<T: Element>(
+        &mut self,
+        input: Option<&'buf [T]>,
+        output: &'buf mut [T],
+        root: Rank,
+    ) -> Result<(), Error> {
+        let call = self.caller.scatter_into(input, output, root)?;
+        self.collective(&call);
+        Ok(())
+    }
+
+    fn collective<T>(&mut self, call: &Call<'buf, T>) {
+        self.collectives.push(*call.operation());
     }
 
     fn transfer(
@@ -242,27 +462,14 @@ impl<'buf> Group<'buf> {
         Ok(())
     }
 
-    fn collective(
-        &mut self,
-        call: Result<Collective, CallError>,
-        in_place: bool,
-        op: Option<ReduceOp>,
-        input: *const u8,
-        output: *mut u8,
-    ) -> Result<(), Error> {
-        let call = call.map_err(|source| Error::Call { rank: self.rank, source })?;
-        let call = call.with_in_place(in_place);
-        self.collectives.push(Operation { call, scalar: scalar(op), input, output });
-        Ok(())
-    }
-
-    fn take_exchange(&mut self) -> Result<Exchange, Error> {
+    /// The sends and receives, checked.
+    pub(super) fn take_exchange(&mut self) -> Result<Exchange, Error> {
         let transfers = std::mem::take(&mut self.transfers);
         let call = plan::Exchange::group(self.world, self.rank, transfers)
             .map_err(|error| refuse(self.rank, CollectiveKind::PointToPoint, &error))?;
         let memory = Memory {
-            input: std::ptr::null(),
-            output: std::ptr::null_mut(),
+            input: ptr::null(),
+            output: ptr::null_mut(),
             members: self.members.iter().map(|member| member.0).collect(),
             dtypes: self.members.iter().map(|member| member.2).collect(),
         };

@@ -1,6 +1,7 @@
 //! A set of ranks that call collectives together.
 
 mod allocation;
+mod arguments;
 mod calls;
 mod distance;
 mod engine;
@@ -18,14 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use annulus_plan::Rank;
 use annulus_plan::tuner::{Explanation, Tuner};
-use annulus_plan::{CallError, Collective};
+use annulus_plan::{Collective, Rank};
 use annulus_transports::link::Fabric;
 
 pub use allocation::Allocation;
 pub use group::Group;
-pub use scope::{Pending, Scope};
+pub use scope::{Pending, Scope, Started};
 
 use crate::health::Health;
 use crate::{Config, Error, Launch, UniqueId};
@@ -184,10 +184,6 @@ impl Communicator {
 
     fn engine(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn refuse(&self, source: CallError) -> Error {
-        Error::Call { rank: self.shared.rank, source }
     }
 }
 
