@@ -135,6 +135,13 @@ impl Config {
         }
         Ok(Self { timeout, transport, tuning: Overrides::from_vars(var)?, interfaces })
     }
+
+    /// A digest of what must be the same on every rank.
+    pub(crate) fn digest(&self) -> u64 {
+        let text = format!("{:?} {}", self.transport, self.tuning.signature());
+        let hash = blake3::hash(text.as_bytes());
+        hash.as_bytes()[..8].iter().fold(0, |digest, byte| digest << 8 | u64::from(*byte))
+    }
 }
 
 #[cfg(test)]

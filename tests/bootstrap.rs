@@ -22,7 +22,7 @@ fn join(id: &UniqueId, rank: usize, world: usize, timeout: Duration) -> Joined {
     let on_notice = Arc::new(move |notice| {
         let _ = sender.send(notice);
     });
-    let options = Options { timeout, on_notice, interfaces: None };
+    let options = Options { timeout, on_notice, interfaces: None, settings: 0 };
     Membership::join(id, rank, world, &options).map(|membership| (membership, receiver))
 }
 
@@ -271,6 +271,27 @@ fn waiting_for_a_stream_ends_when_the_peer_leaves() {
     drop(zero);
     let error = waiter.join().expect("no panic").expect_err("gone");
     assert!(matches!(error, LinkError::Closed { peer: 0, .. }), "{error}");
+}
+
+#[test]
+fn waiting_for_a_stream_ends_when_the_communicator_fails() {
+    for by_report in [true, false] {
+        let mut members = join_world(3);
+        let (two, notices) = members.remove(2);
+        let peers = two.peers().clone();
+        let waiter =
+            thread::spawn(move || peers.stream(0, 0, Instant::now() + 10 * PATIENT).map(drop));
+        if by_report {
+            members[1].0.control().report(Report::Broken { reason: "test".into() });
+            assert_eq!(next(&notices), Notice::Broken { rank: 1, reason: "test".into() });
+        } else {
+            two.peers().interrupt();
+        }
+        let error = waiter.join().expect("no panic").expect_err("failed");
+        assert!(error.to_string().contains("rank 0"), "{error}");
+        let LinkError::Io { source, .. } = error else { panic!("{error}") };
+        assert_eq!(source.to_string(), "the communicator has failed");
+    }
 }
 
 #[test]

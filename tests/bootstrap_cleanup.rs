@@ -33,7 +33,8 @@ fn join_world(world: usize) -> Vec<(Membership, std::sync::mpsc::Receiver<Notice
                     let on_notice = Arc::new(move |notice| {
                         let _ = sender.send(notice);
                     });
-                    let options = Options { timeout: PATIENT, on_notice, interfaces: None };
+                    let options =
+                        Options { timeout: PATIENT, on_notice, interfaces: None, settings: 0 };
                     (Membership::join(&id, rank, world, &options).expect("joined"), receiver)
                 })
             })

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus::{Communicator, Config, Error, ReduceOp};
+use annulus::{Communicator, Config, Error, ReduceOp, Transport};
 
 fn ranks(world: usize, timeout: Duration) -> Vec<Communicator> {
     let mut config = Config::default();
@@ -86,6 +86,25 @@ fn abort_ends_pending_calls() {
         let error = pending.join().expect("no panic").expect_err("aborted");
         assert!(matches!(error, Error::Aborted { rank: 1 }), "{error}");
     });
+}
+
+#[test]
+fn abort_ends_a_call_that_opens_links() {
+    for aborting in [0, 1] {
+        let mut config = Config::default();
+        config.transport = Transport::Tcp;
+        let ranks = Communicator::local_with(2, &config).expect("ranks meet");
+        let begin = Instant::now();
+        let error = thread::scope(|threads| {
+            // The higher rank waits for the lower one's connection, which does not come.
+            let pending = threads.spawn(|| ranks[1].all_reduce(&mut [1_i32], ReduceOp::Sum));
+            thread::sleep(Duration::from_millis(100));
+            ranks[aborting].abort();
+            pending.join().expect("no panic").expect_err("aborted")
+        });
+        assert!(matches!(error, Error::Aborted { rank } if rank == aborting), "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(300), "long before the deadline");
+    }
 }
 
 #[test]

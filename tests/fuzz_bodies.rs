@@ -35,6 +35,7 @@ fn the_corpus_holds_sound_frames() {
         ("table", include_bytes!("../fuzz/corpus/control_frames/table"), 1),
         ("table_cut", include_bytes!("../fuzz/corpus/control_frames/table_cut"), 0),
         ("refused_missing", include_bytes!("../fuzz/corpus/control_frames/refused_missing"), 1),
+        ("refused_settings", include_bytes!("../fuzz/corpus/control_frames/refused_settings"), 1),
         ("notices", include_bytes!("../fuzz/corpus/control_frames/notices"), 4),
     ] {
         assert_eq!(read_frames(&data[1..], data[0].into()), frames, "{name}");

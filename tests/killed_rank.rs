@@ -25,7 +25,7 @@ fn rank_process() {
     let on_notice = Arc::new(move |notice| {
         let _ = sender.send(notice);
     });
-    let options = Options { timeout: PATIENT, on_notice, interfaces: None };
+    let options = Options { timeout: PATIENT, on_notice, interfaces: None, settings: 0 };
     let _membership = Membership::launched(&launch, &options).expect("joined");
     println!("\njoined");
     while let Ok(notice) = notices.recv_timeout(PATIENT) {

@@ -22,7 +22,7 @@ fn launch(rank: usize, words: &str) -> Launch {
 }
 
 fn join(rank: usize, words: &str, timeout: Duration) -> Result<Membership, BootstrapError> {
-    let options = Options { timeout, on_notice: Arc::new(|_| {}), interfaces: None };
+    let options = Options { timeout, on_notice: Arc::new(|_| {}), interfaces: None, settings: 0 };
     Membership::launched(&launch(rank, words), &options)
 }
 

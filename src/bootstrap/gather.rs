@@ -51,6 +51,14 @@ impl Gather {
                     second_world: world,
                 });
             }
+            Some(first_rank) if self.settings(first_rank) != Some(record.settings) => {
+                return Err(Refusal::Settings {
+                    first_rank,
+                    first: self.claimant(first_rank),
+                    second_rank: rank,
+                    second: claimant(&record),
+                });
+            }
             Some(_) => {}
         }
         if self.records[rank].is_some() {
@@ -79,6 +87,10 @@ impl Gather {
         self.records.iter().flatten()
     }
 
+    fn settings(&self, rank: Rank) -> Option<u64> {
+        self.records.get(rank)?.as_ref().map(|record| record.settings)
+    }
+
     fn claimant(&self, rank: Rank) -> Claimant {
         match self.records.get(rank) {
             Some(Some(record)) => claimant(record),
@@ -101,6 +113,7 @@ mod tests {
         Record {
             rank,
             world,
+            settings: 5,
             patience: Duration::from_secs(1),
             version: "1".into(),
             pid: 100 + rank,
@@ -135,6 +148,12 @@ mod tests {
             text(gather.add(record(1, 3))).starts_with(
                 "the world size differs: rank 2 (process 102 on node2) says 4, rank 1 (process 101 on node1) says 3"
             )
+        );
+        let differing = Record { settings: 6, ..record(1, 4) };
+        assert_eq!(
+            text(gather.add(differing)),
+            "the settings of rank 2 (process 102 on node2) and rank 1 (process 101 on node1) differ: \
+             set the same ANNULUS_ and NCCL_ variables on every rank"
         );
         let again = Record { pid: 7, ..record(2, 4) };
         assert!(text(gather.add(again)).starts_with(

@@ -35,11 +35,14 @@ pub struct Options {
     pub on_notice: OnNotice,
     /// Which interfaces to offer to peers; `None`: those that lead to the root, and the like.
     pub interfaces: Option<Filter>,
+    /// A digest of the settings that this rank chooses its plans by: any number, the same for the same settings. Ranks whose
+    /// numbers differ are refused ([`Refusal::Settings`]), since their plans would not fit together.
+    pub settings: u64,
 }
 
 impl Options {
-    /// The default timeout, no callback, and the interfaces that `ANNULUS_SOCKET_IFNAME` or
-    /// `NCCL_SOCKET_IFNAME` names.
+    /// The default timeout, no callback, no settings (0), and the interfaces that
+    /// `ANNULUS_SOCKET_IFNAME` or `NCCL_SOCKET_IFNAME` names.
     ///
     /// # Errors
     /// When the variable makes no sense.
@@ -48,6 +51,7 @@ impl Options {
             timeout: crate::launch::DEFAULT_TIMEOUT,
             on_notice: Arc::new(|_| {}),
             interfaces: interfaces_from_env()?,
+            settings: 0,
         })
     }
 }
@@ -219,6 +223,7 @@ fn describe(
     Ok(Record {
         rank: rank as u32,
         world: world as u32,
+        settings: options.settings,
         patience: deadline.saturating_duration_since(Instant::now()),
         version: VERSION.into(),
         pid: std::process::id(),

@@ -68,6 +68,8 @@ struct State {
     /// Peers that asked before somebody answered.
     waiting: Vec<(u32, UnixStream)>,
     gone: HashSet<Rank>,
+    /// The communicator has failed: whoever still waits waits in vain.
+    broken: bool,
     closed: bool,
 }
 
@@ -111,11 +113,22 @@ impl Peers {
         self.arrived.notify_all();
     }
 
-    /// Takes notice of who is gone.
+    /// Ends every wait for a peer's connection, now and later, with an error: the communicator has failed. Peers are
+    /// answered all the same, until [`close`](Self::close).
+    pub fn interrupt(&self) {
+        lock(&self.state).broken = true;
+        self.arrived.notify_all();
+    }
+
+    /// Takes notice of who is gone, and of the communicator's end.
     pub(super) fn notice(&self, notice: &Notice) {
-        if let Notice::Left { rank } | Notice::Lost { rank } = notice {
-            lock(&self.state).gone.insert(*rank);
-            self.arrived.notify_all();
+        match notice {
+            Notice::Left { rank } | Notice::Lost { rank } => {
+                lock(&self.state).gone.insert(*rank);
+                self.arrived.notify_all();
+            }
+            Notice::Broken { .. } | Notice::Aborted { .. } => self.interrupt(),
+            Notice::RootLost => {}
         }
     }
 
@@ -218,6 +231,9 @@ impl State {
     fn check(&self, peer: Rank) -> Result<(), LinkError> {
         if self.closed {
             return Err(failed(peer, "connect", io::Error::other("the communicator was closed")));
+        }
+        if self.broken {
+            return Err(failed(peer, "connect", io::Error::other("the communicator has failed")));
         }
         if self.gone.contains(&peer) {
             return Err(LinkError::Closed { peer, transport: "bootstrap" });

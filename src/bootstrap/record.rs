@@ -22,6 +22,8 @@ pub(super) const MAX_ADDRESSES: usize = 16;
 pub(super) struct Record {
     pub(super) rank: u32,
     pub(super) world: u32,
+    /// Digest of what the rank chooses its plans by: see [`Options::settings`](super::Options::settings).
+    pub(super) settings: u64,
     /// How long the rank is going to wait for the answer.
     pub(super) patience: Duration,
     pub(super) version: String,
@@ -41,6 +43,7 @@ impl Record {
         let mut writer = Writer::default();
         writer.u32(self.rank);
         writer.u32(self.world);
+        writer.u64(self.settings);
         writer.u64(self.patience.as_millis().try_into().unwrap_or(u64::MAX));
         writer.text(&self.version, MAX_VERSION);
         writer.u32(self.pid);
@@ -62,6 +65,7 @@ impl Record {
         let record = Self {
             rank: reader.u32("rank")?,
             world: reader.u32("world size")?,
+            settings: reader.u64("settings")?,
             patience: Duration::from_millis(reader.u64("timeout")?),
             version: reader.text(MAX_VERSION, "version")?,
             pid: reader.u32("process id")?,
@@ -140,7 +144,7 @@ pub(super) mod tests {
 
     prop_compose! {
         pub(in super::super) fn any_record()(
-            (rank, world, patience) in any::<(u32, u32, u64)>(),
+            (rank, world, settings, patience) in any::<(u32, u32, u64, u64)>(),
             (version, pid, host_name) in ("[ -~]{0,32}", any::<u32>(), "[a-z.é]{0,100}"),
             (host_id, cores) in any::<([u8; 16], u32)>(),
             addresses in prop::collection::vec(any::<IpAddr>(), 0..=MAX_ADDRESSES),
@@ -149,8 +153,8 @@ pub(super) mod tests {
         ) -> Record {
             let patience = Duration::from_millis(patience);
             Record {
-                rank, world, patience, version, pid, host_name, host_id, cores, addresses, port,
-                unix_name
+                rank, world, settings, patience, version, pid, host_name, host_id, cores,
+                addresses, port, unix_name
             }
         }
     }
@@ -196,6 +200,7 @@ pub(super) mod tests {
         let record = Record {
             rank: 0,
             world: 1,
+            settings: u64::MAX,
             patience: Duration::MAX,
             version: "v".repeat(500),
             pid: 1,

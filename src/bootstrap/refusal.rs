@@ -61,6 +61,21 @@ pub enum Refusal {
         /// What it said.
         second_world: usize,
     },
+    /// Two ranks would choose their plans by different settings, and their messages would not fit together.
+    #[error(
+        "the settings of rank {first_rank} ({first}) and rank {second_rank} ({second}) differ: set the same ANNULUS_ and \
+         NCCL_ variables on every rank"
+    )]
+    Settings {
+        /// Who came first.
+        first_rank: Rank,
+        /// Its process.
+        first: Claimant,
+        /// Who disagreed.
+        second_rank: Rank,
+        /// Its process.
+        second: Claimant,
+    },
     /// A rank is no rank of its own world.
     #[error("rank {rank} ({claimant}) is out of range for a world of {world}: ranks are 0 to {}", world.saturating_sub(1))]
     RankOutOfRange {
@@ -217,6 +232,13 @@ impl Refusal {
                 w.u8(7);
                 w.text(what, 512);
             }
+            Self::Settings { first_rank, first, second_rank, second } => {
+                w.u8(8);
+                for (rank, who) in [(first_rank, first), (second_rank, second)] {
+                    w.u64(*rank as u64);
+                    who.encode(&mut w);
+                }
+            }
         }
         w.bytes
     }
@@ -264,6 +286,12 @@ impl Refusal {
             }
             6 => Self::Left { rank: count(&mut r, "rank")?, claimant: Claimant::decode(&mut r)? },
             7 => Self::Damaged { what: r.text(512, "damage")? },
+            8 => Self::Settings {
+                first_rank: count(&mut r, "rank")?,
+                first: Claimant::decode(&mut r)?,
+                second_rank: count(&mut r, "rank")?,
+                second: Claimant::decode(&mut r)?,
+            },
             reason => return Err(WireError::Value { field: "reason", value: reason.into() }),
         };
         r.finish("a refusal")?;
@@ -321,6 +349,12 @@ mod tests {
             Refusal::Missing { world: 200, missing, waited_ms: 1500 },
             Refusal::Left { rank: 1, claimant: claimant(9) },
             Refusal::Damaged { what: "rank is cut off".into() },
+            Refusal::Settings {
+                first_rank: 2,
+                first: claimant(1),
+                second_rank: 0,
+                second: claimant(2),
+            },
         ] {
             let bytes = refusal.encode();
             assert_eq!(Refusal::decode(&bytes).as_ref(), Ok(&refusal));

@@ -9,6 +9,7 @@ use annulus_plan::topology::{Host, LocalTransport, Network, Topology};
 use annulus_plan::tuner::Tuner;
 use annulus_transports::composite::Composite;
 use annulus_transports::link::Fabric;
+use annulus_transports::proc::Hub;
 use annulus_transports::ring::Geometry;
 use annulus_transports::shm::{Arena, Inbox, ShmFabric};
 use annulus_transports::tcp::{self, TcpFabric};
@@ -42,8 +43,12 @@ fn assemble(
     join: impl FnOnce(&Options) -> Result<Membership, crate::BootstrapError>,
 ) -> Result<Communicator, Error> {
     let (news, on_notice) = News::new();
-    let options =
-        Options { timeout: config.timeout, on_notice, interfaces: config.interfaces.clone() };
+    let options = Options {
+        timeout: config.timeout,
+        on_notice,
+        interfaces: config.interfaces.clone(),
+        settings: config.digest(),
+    };
     let membership = join(&options)?;
     let (rank, world) = (membership.rank(), membership.world());
     let child = connect(Arc::new(membership), &news, config)?;
@@ -78,7 +83,11 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
     };
     let mut fabrics: Vec<Arc<dyn Fabric>> = Vec::new();
     let mut arena = None;
-    if share_memory && (locals.len() > 1 || world == 1) {
+    if world == 1 {
+        let hub = Hub::new(world, geometry).map_err(system("the rank's doorbell"))?;
+        fabrics.push(Arc::new(hub.fabric(rank)));
+    }
+    if share_memory && locals.len() > 1 {
         let inbox = Inbox::create(locals.len(), geometry)
             .map_err(|error| system("the inbox of shared memory")(io::Error::other(error)))?;
         let memory = Arena::new();
@@ -97,7 +106,7 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
     }
     // All ranks must agree on the largest chunk, whichever transports each of them uses.
     let mut chunk_bytes = geometry.max_chunk_bytes();
-    let by_tcp = !share_memory || stranger.is_some();
+    let by_tcp = world > 1 && (!share_memory || stranger.is_some());
     if by_tcp {
         let options = tcp::Options { max_chunk_bytes: 1 << 20, ..tcp::Options::default() };
         if !share_memory {
@@ -151,6 +160,8 @@ struct RemotePeers {
 
 impl Peers for RemotePeers {
     fn report(&self, error: &Error) {
+        // A call may be waiting for a peer's connection.
+        self.membership.peers().interrupt();
         let reason = error.to_string();
         self.membership.control().report(match error {
             Error::Aborted { .. } => Report::Aborted { reason },

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! page 0    magic, version, geometry, number of local ranks; the doorbell
-//! row 0     the rings that the host's rank 0 writes: link 0 .. link 31
+//! row 0     the rings that the host's rank 0 writes: link 0 .. link 127
 //! row 1     ...
 //! ```
 //!
@@ -17,8 +17,8 @@ use crate::doorbell::{DOORBELL_BYTES, Doorbell};
 use crate::mapping::{Access, Mapping};
 use crate::ring::{Geometry, RingMemory};
 
-/// Links in one direction between the same two ranks.
-pub const MAX_LINKS_PER_PEER: usize = 32;
+/// Links in one direction between the same two ranks: two for each of the most channels that can be asked for.
+pub const MAX_LINKS_PER_PEER: usize = 2 * annulus_plan::tuner::MAX_CHANNELS;
 
 /// The inbox of a rank of this process.
 #[derive(Debug)]
@@ -190,6 +190,9 @@ mod tests {
         let inbox = Inbox::create(256, geometry).expect("memory");
         let stat = rustix::fs::fstat(inbox.fd()).expect("open");
         assert!(stat.st_size > 256 << 20);
+        // Nor too much of the address space, where thousands share a host.
+        let crowd = Layout { senders: 4096, geometry: Geometry::for_local_ranks(4096) };
+        assert!(crowd.bytes() <= 64 << 30, "{} bytes", crowd.bytes());
         assert!(stat.st_blocks * 512 <= 128 << 10, "{} bytes", stat.st_blocks * 512);
     }
 }

@@ -148,6 +148,19 @@ impl Overrides {
         &self.warnings
     }
 
+    /// Everything that the tuner keeps to, as a text: the same for equal rules, whichever variables and spellings gave
+    /// them. Ranks compare it to see that they will choose alike; it is not meant to be read.
+    pub fn signature(&self) -> String {
+        let selections = CollectiveKind::ALL.map(|kind| {
+            let algorithms = self.algorithms(kind).map(|restriction| &restriction.allowed);
+            let protocols = self.protocols(kind).map(|restriction| &restriction.allowed);
+            (algorithms, protocols)
+        });
+        let channels = self.channels.as_ref().map(|channels| (channels.least, channels.most));
+        let chunk = self.chunk.as_ref().map(|chunk| chunk.bytes);
+        format!("{selections:?} {channels:?} {chunk:?}")
+    }
+
     /// The same, with any algorithm and any protocol.
     pub(super) fn without_selections(&self) -> Self {
         let (algorithms, protocols) = (Selection::default(), Selection::default());

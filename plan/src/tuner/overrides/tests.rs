@@ -115,3 +115,24 @@ fn nonsense_is_refused_with_the_variable_the_value_and_what_is_accepted() {
         assert!(error.contains(accepted), "{error}");
     }
 }
+
+#[test]
+fn signatures_tell_rules_apart_and_not_their_spelling() {
+    let signature = |variables: &[_]| read(variables).expect("valid").signature();
+    assert_eq!(
+        signature(&[("ANNULUS_ALGO", "ring"), ("ANNULUS_CHUNK", "64K")]),
+        signature(&[("NCCL_ALGO", " RING"), ("NCCL_BUFFSIZE", "512K")])
+    );
+    let rules = [
+        [].as_slice(),
+        &[("ANNULUS_ALGO", "ring")],
+        &[("ANNULUS_ALGO", "^ring")],
+        &[("ANNULUS_ALGO", "broadcast:ring")],
+        &[("ANNULUS_PROTO", "simple")],
+        &[("ANNULUS_CHANNELS", "2")],
+        &[("NCCL_MAX_NCHANNELS", "2")],
+        &[("ANNULUS_CHUNK", "64K")],
+    ];
+    let signatures: std::collections::HashSet<_> = rules.map(signature).into();
+    assert_eq!(signatures.len(), rules.len(), "{signatures:?}");
+}
