@@ -182,11 +182,8 @@ impl Context<'_> {
             return Ok(true);
         }
         let Some(piece) = link.try_peek()? else { return Ok(false) };
-        let bytes = accept(&piece, from, &self.fingerprint, dst.bytes - lane.done)?;
-        let bytes = bytes - bytes % self.element_bytes;
-        if bytes == 0 {
-            return Ok(false);
-        }
+        let room = dst.bytes - lane.done;
+        let bytes = accept(&piece, from, &self.fingerprint, room, self.element_bytes)?;
         // SAFETY: `bytes` is within both spans and the piece; spans are disjoint or equal.
         unsafe {
             self.kernel.run(
@@ -240,7 +237,8 @@ impl Context<'_> {
         }
         let source = &mut self.links.recvs[from.link];
         let Some(piece) = source.try_peek()? else { return Ok(moved) };
-        let bytes = accept(&piece, from, &self.fingerprint, with.bytes - lane.done)?;
+        let room = with.bytes - lane.done;
+        let bytes = accept(&piece, from, &self.fingerprint, room, self.element_bytes)?;
         let target = &mut self.links.sends[to.link];
         let local = self.buffers.at(with).wrapping_add(lane.done);
         if let Some(dst) = dst
@@ -248,7 +246,7 @@ impl Context<'_> {
             && bytes >= MIN_REFERENCE_BYTES
             && target.can_reference(self.buffers.at(dst).wrapping_add(lane.done), bytes)
         {
-            let bytes = (bytes - bytes % self.element_bytes).min(self.piece_bytes);
+            let bytes = bytes.min(self.piece_bytes);
             // SAFETY: `bytes` is within the spans and the piece; spans are disjoint or equal.
             unsafe {
                 self.kernel.run(
@@ -387,28 +385,26 @@ impl Lane {
     }
 }
 
-/// Checks a piece against the call: how many of its bytes can be used, at most `room`.
+/// Checks a piece against the call: how many of its bytes can be used, at most `room`, in whole elements. A link
+/// shows less than one element only where a piece ends, and no sender cuts pieces like that.
 #[inline]
 fn accept(
     piece: &Piece<'_>,
     from: End,
     ours: &Fingerprint,
     room: usize,
+    element_bytes: usize,
 ) -> Result<usize, LinkError> {
+    let (peer, got) = (from.peer, piece.bytes.len());
     if piece.fingerprint != *ours {
-        return Err(LinkError::Mismatch {
-            peer: from.peer,
-            theirs: piece.fingerprint,
-            ours: *ours,
-        });
+        return Err(LinkError::Mismatch { peer, theirs: piece.fingerprint, ours: *ours });
     }
-    if piece.bytes.len() > room {
-        return Err(LinkError::Length {
-            peer: from.peer,
-            ours: *ours,
-            expected: room,
-            got: piece.bytes.len(),
-        });
+    if got > room {
+        return Err(LinkError::Length { peer, ours: *ours, expected: room, got });
     }
-    Ok(piece.bytes.len())
+    if got < element_bytes {
+        let what = format!("a piece of {got} bytes, where an element has {element_bytes}");
+        return Err(LinkError::Protocol { peer, what });
+    }
+    Ok(got - got % element_bytes)
 }

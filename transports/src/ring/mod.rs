@@ -85,5 +85,7 @@ fn copy(to: &mut [u8], from: &[u8], store: Store) {
     unsafe { crate::memory::copy(to.as_mut_ptr(), from.as_ptr(), from.len(), store) }
 }
 
+#[cfg(all(test, not(loom)))]
+mod hostile_tests;
 #[cfg(all(test, loom))]
 mod loom_tests;
