@@ -9,6 +9,10 @@ use super::Overrides;
 /// Calls of more bytes gain nothing from the low-latency protocol on any link.
 const LARGEST_LOW_LATENCY: usize = 64 << 10;
 
+/// A one-shot message goes in one piece, which the receiver reduces only when it is whole: measured over loopback, two-shot with
+/// chunks is faster from here on.
+const LARGEST_WHOLE_MESSAGE: usize = 256 << 10;
+
 /// More links than this take too much memory and too long to set up, unless nothing else does it.
 const MOST_DIRECT_RANKS: usize = 64;
 
@@ -68,7 +72,10 @@ pub(super) fn objection(choice: &Choice, call: &Collective, topology: &Topology)
     if low_latency && !small_pieces_pay {
         return Some("each small piece would be a system call on these links".to_owned());
     }
-    if must_fit_one_chunk(algorithm, call.kind()) && !low_latency && small_pieces_pay {
+    if must_fit_one_chunk(algorithm, call.kind())
+        && !low_latency
+        && (small_pieces_pay || call.bytes() > LARGEST_WHOLE_MESSAGE)
+    {
         return Some("two-shot moves as much in large pieces and reduces less".to_owned());
     }
     let direct = matches!(algorithm, Algorithm::OneShot | Algorithm::TwoShot);
