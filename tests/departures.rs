@@ -85,3 +85,27 @@ fn an_abort_in_the_midst_leaves_nobody_reading_freed_memory() {
         });
     }
 }
+
+/// A communicator that was split off is left without a word on the control connection.
+#[test]
+fn what_a_rank_sent_before_it_left_a_split_is_received() {
+    for transport in [Transport::Proc, Transport::Shm, Transport::Tcp] {
+        let mut config = Config::default();
+        config.transport = transport;
+        config.timeout = Duration::from_secs(60);
+        let ranks = Communicator::local_with(2, &config).expect("ranks meet");
+        thread::scope(|threads| {
+            for comm in &ranks {
+                threads.spawn(move || {
+                    let part = comm.split(Some(0), 0).expect("split").expect("a color");
+                    if part.rank() == 0 {
+                        thread::sleep(Duration::from_millis(400));
+                    }
+                    let mut sum = [1_i32; 5];
+                    part.reduce(&mut sum, annulus::ReduceOp::Sum, 0).expect("both were there");
+                    assert_eq!(sum[4], if part.rank() == 0 { 2 } else { 1 }, "{transport:?}");
+                });
+            }
+        });
+    }
+}

@@ -212,6 +212,15 @@ impl Topology {
         self.max_chunk_bytes
     }
 
+    /// Whether on some host ranks take turns on the cores.
+    pub fn is_crowded(&self) -> bool {
+        let mut ranks = vec![0; self.hosts.len()];
+        for place in &self.places {
+            ranks[place.host] += 1;
+        }
+        self.hosts.iter().zip(ranks).any(|(host, ranks)| host.is_oversubscribed(ranks))
+    }
+
     /// The kind of link that most limits a call: the network where there is more than one host.
     pub fn slowest_link(&self) -> &Link {
         if self.hosts.len() > 1 { &self.network.link } else { &self.hosts[0].link }

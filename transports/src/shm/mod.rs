@@ -14,7 +14,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use annulus_plan::Rank;
 
@@ -65,6 +65,9 @@ enum Direction {
 }
 
 const TRANSPORT: &str = "shm";
+
+/// How long a receiver tries to connect to a sender before it looks whether the sender's message has come without.
+const CONNECT_SLICE: Duration = Duration::from_millis(100);
 
 impl ShmFabric {
     /// The fabric of `rank` among `world`, to the ranks in `locals`, which are those of this host in ascending order. All of
@@ -191,14 +194,18 @@ impl Fabric for ShmFabric {
         deadline: Instant,
     ) -> Result<Box<dyn RecvLink>, LinkError> {
         let ring = self.inbox.ring(self.locate(peer, index)?, index);
-        let (sender, imports) = match self.connect(peer, deadline) {
-            Ok(connected) => (connected.peer(peer), Arc::clone(&connected.imports)),
-            // The peer has sent something and left: it lies here, and nobody waits to get its room back.
-            Err(_) if ring.has_arrived(0) => {
-                let gone = Peer { rank: peer, doorbell: None, transport: TRANSPORT };
-                (gone, Imports::new(peer, Arc::clone(&self.source)))
+        let (sender, imports) = loop {
+            let slice = deadline.min(Instant::now() + CONNECT_SLICE);
+            match self.connect(peer, slice) {
+                Ok(connected) => break (connected.peer(peer), Arc::clone(&connected.imports)),
+                // The peer has sent something, and may have left since: what it sent lies here.
+                Err(_) if ring.has_arrived(0) => {
+                    let gone = Peer { rank: peer, doorbell: None, transport: TRANSPORT };
+                    break (gone, Imports::new(peer, Arc::clone(&self.source)));
+                }
+                Err(_) if slice < deadline && Instant::now() >= slice => {}
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
         };
         self.reserve(Direction::From, peer, index)?;
         Ok(Box::new(RingReceiver::new(ring, sender, self.reach(imports))))
