@@ -21,6 +21,10 @@ const LARGEST_CROWDED_EXCHANGE: usize = 256 << 10;
 /// With more ranks it is slower at any size: 8 ranks at 4 KiB 44 µs against 62.
 const MOST_CROWDED_RANKS: usize = 5;
 
+/// With that many ranks one-shot too is only for the smallest calls: 8 ranks at 512 bytes 27 µs against 42 of tree, at 2 KiB 49
+/// against 44.
+const LARGEST_CROWDED_ONE_SHOT: usize = 1 << 10;
+
 /// More links than this take too much memory and too long to set up, unless nothing else does it.
 const MOST_DIRECT_RANKS: usize = 64;
 
@@ -90,6 +94,13 @@ pub(super) fn objection(choice: &Choice, call: &Collective, topology: &Topology)
     if (algorithm, call.kind()) == (Algorithm::TwoShot, CollectiveKind::AllReduce)
         && topology.is_crowded()
         && (call.world() > MOST_CROWDED_RANKS || bytes_of_all >= LARGEST_CROWDED_EXCHANGE)
+    {
+        return Some("ranks take turns on cores, and each of its messages costs a turn".to_owned());
+    }
+    if (algorithm, call.kind()) == (Algorithm::OneShot, CollectiveKind::AllReduce)
+        && topology.is_crowded()
+        && call.world() > MOST_CROWDED_RANKS
+        && call.bytes() > LARGEST_CROWDED_ONE_SHOT
     {
         return Some("ranks take turns on cores, and each of its messages costs a turn".to_owned());
     }
