@@ -20,8 +20,10 @@ use crate::reduce::Kernel;
 
 /// Smaller calls hardly touch the slots.
 const MIN_BYTES: usize = 8 << 10;
-/// The distance is measured at the first of so many calls, all of which take longer than this takes.
-const CALLS_PER_PROBE: u64 = 512;
+/// How much work passes between two measurements, in calls; a call counts once more for each so many of its bytes. That
+/// is a few milliseconds, of which measuring takes less than a hundredth.
+const WORK_PER_PROBE: u64 = 512;
+const BYTES_PER_WORK: usize = 128 << 10;
 const ROUND_TRIPS: usize = 8;
 /// Of which the fastest counts; the first also waits for whoever comes last.
 const BATCHES: usize = 4;
@@ -31,7 +33,9 @@ const FAR: Duration = Duration::from_nanos(190);
 /// Measures the distance to the neighbour now and then, at the same calls on every rank.
 #[derive(Default)]
 pub(super) struct Distance {
-    calls: u64,
+    /// Since the last measurement.
+    work: u64,
+    measured: bool,
     program: Option<Program>,
 }
 
@@ -56,8 +60,9 @@ impl Distance {
         if !Self::matters(call) || !shared.shares_memory {
             return Ok(());
         }
-        self.calls += 1;
-        if self.calls % CALLS_PER_PROBE == 1 {
+        self.work += 1 + (call.bytes() / BYTES_PER_WORK) as u64;
+        if !self.measured || self.work >= WORK_PER_PROBE {
+            (self.work, self.measured) = (0, true);
             executor.slot_store = match self.measure(shared, executor, fingerprint)? {
                 Some(one_way) if one_way > FAR => Store::NonTemporal,
                 _ => Store::Cached,
