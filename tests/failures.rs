@@ -45,7 +45,7 @@ fn different_calls_are_an_error_that_prints_both() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_at_the_deadline() {
-    let ranks = ranks(3, Duration::from_millis(200));
+    let ranks = ranks(3, Duration::from_secs(2));
     thread::scope(|threads| {
         for comm in &ranks {
             threads.spawn(|| comm.barrier().expect("all come to the first"));
