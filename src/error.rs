@@ -145,14 +145,18 @@ pub enum Error {
 pub struct Missing {
     /// The rank.
     pub rank: Rank,
+    /// Its host's name.
+    pub host: String,
+    /// Its process on that host.
+    pub pid: u32,
     /// The last call in which this rank got a message from it, if any.
     pub last_seen: Option<Description>,
 }
 
 fn list(missing: &[Missing]) -> String {
-    let one = |missing: &Missing| match missing.last_seen {
-        Some(last) => format!("rank {} (last seen in {last})", missing.rank),
-        None => format!("rank {} (never heard from)", missing.rank),
+    let one = |Missing { rank, host, pid, last_seen }: &Missing| match last_seen {
+        Some(last) => format!("rank {rank} (pid {pid} on {host}, last seen in {last})"),
+        None => format!("rank {rank} (pid {pid} on {host}, never heard from)"),
     };
     missing.iter().map(one).collect::<Vec<_>>().join(", ")
 }

@@ -56,7 +56,8 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
         found.iter().any(|error| {
             let text = error.to_string();
             matches!(error, Error::Timeout { .. })
-                && text.contains("rank 2 (last seen in barrier")
+                && text.contains("rank 2 (pid ")
+                && text.contains("last seen in barrier")
                 && text.contains("all_reduce(count 5, u8, max) as operation 2")
         }),
         "{found:?}"

@@ -196,9 +196,10 @@ impl Engine {
         let missing = match &failure {
             Failure::Deadline { waiting_for, .. } => waiting_for
                 .iter()
-                .map(|&rank| Missing {
-                    rank,
-                    last_seen: self.executor.links.last_seen(rank).map(Fingerprint::describe),
+                .map(|&rank| {
+                    let (host, pid) = shared.peers.whereabouts(rank);
+                    let last_seen = self.executor.links.last_seen(rank);
+                    Missing { rank, host, pid, last_seen: last_seen.map(Fingerprint::describe) }
                 })
                 .collect(),
             _ => Vec::new(),

@@ -110,7 +110,7 @@ impl Peers for LocalPeers {
     }
 
     fn whereabouts(&self, _rank: Rank) -> (String, u32) {
-        ("this process".to_owned(), std::process::id())
+        ("this host".to_owned(), std::process::id())
     }
 
     fn split(&self, request: &Request) -> Result<Child, Error> {
