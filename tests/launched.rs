@@ -160,10 +160,14 @@ fn a_second_rank_zero_is_refused() {
         run_id("twice")
     );
     thread::scope(|scope| {
-        let first = scope.spawn(|| join(0, &words, Duration::from_secs(2)));
-        // Until the other one has the name, this one may have it.
-        let refused = std::iter::repeat_with(|| join(0, &words, Duration::from_millis(50)))
-            .map(|joined| joined.expect_err("rank 1 never comes"))
+        let first = scope.spawn(|| join(0, &words, Duration::from_secs(5)));
+        // Until the other one has the name, this one may have it, for a moment.
+        let attempt = || {
+            let joined = join(0, &words, Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(150));
+            joined.expect_err("rank 1 never comes")
+        };
+        let refused = std::iter::repeat_with(attempt)
             .take(20)
             .find(|error| matches!(error, BootstrapError::HostMeetingTaken { .. }));
         let text = refused.expect("refused").to_string();
