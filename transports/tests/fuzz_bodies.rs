@@ -8,6 +8,10 @@ mod handshake_server;
 mod interface_filter;
 #[path = "../../fuzz/replay.rs"]
 mod replay;
+#[path = "../../fuzz/bodies/ring_receiver.rs"]
+mod ring_receiver;
+#[path = "../../fuzz/bodies/ring_sender.rs"]
+mod ring_sender;
 #[path = "../../fuzz/bodies/tcp_inbox.rs"]
 mod tcp_inbox;
 
@@ -21,6 +25,8 @@ fn corpus() {
     replay("handshake_client", handshake_client::run);
     replay("interface_filter", interface_filter::run);
     replay("tcp_inbox", tcp_inbox::run);
+    replay("ring_receiver", ring_receiver::run);
+    replay("ring_sender", ring_sender::run);
 }
 
 proptest! {
@@ -58,6 +64,40 @@ proptest! {
         let mut data = vec![0; at + 4];
         (data[0], data[1], data[2], data[at + 3]) = (step, turns, 1, mask);
         tcp_inbox::run(&data);
+    }
+
+    #[test]
+    fn ring_receivers_survive_any_sender(data in vec(any::<u8>(), 0..300)) {
+        ring_receiver::run(&data);
+    }
+
+    /// Steps whose numbers are near what is allowed.
+    #[test]
+    fn ring_receivers_survive_a_sender_that_knows_the_layout(
+        steps in vec((1_u8..8, 0_u8..12, 0_u16..5200, 0_u16..5200), 0..40),
+    ) {
+        let mut data = Vec::new();
+        for (step, kind, offset, length) in steps {
+            data.push(step);
+            let ([a, b], [c, d]) = (offset.to_le_bytes(), length.to_le_bytes());
+            match step {
+                1 => data.extend([kind, a, b, c, d]),
+                2 => data.extend([a, b, 2, c, d]),
+                4 | 5 => data.extend([c, d]),
+                6 => data.push(kind),
+                7 => data.push(100),
+                _ => {}
+            }
+        }
+        ring_receiver::run(&data);
+    }
+
+    #[test]
+    fn ring_senders_survive_any_receiver(mut data in vec(any::<u8>(), 2..300), intact: bool) {
+        if intact {
+            data[1] = 0;
+        }
+        ring_sender::run(&data);
     }
 
     #[test]

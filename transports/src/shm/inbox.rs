@@ -82,8 +82,13 @@ impl Inbox {
 
     /// The ring that the host's rank `sender` writes for link `index`.
     pub(super) fn ring(&self, sender: usize, index: usize) -> RingMemory {
-        let offset = self.layout.row_offset(sender) + self.layout.ring_offset(index);
-        RingMemory::at(&self.memory, offset, self.layout.geometry)
+        RingMemory::at(&self.memory, self.ring_offset(sender, index), self.layout.geometry)
+    }
+
+    /// Where in the segment that ring begins: for tests that write to it what no honest peer would.
+    #[doc(hidden)]
+    pub fn ring_offset(&self, sender: usize, index: usize) -> usize {
+        self.layout.row_offset(sender) + self.layout.ring_offset(index)
     }
 }
 
