@@ -24,6 +24,7 @@ mod error;
 mod executor;
 mod health;
 pub mod launch;
+mod monitor;
 mod reduce;
 mod scratch;
 

@@ -98,7 +98,7 @@ impl Distance {
             };
             // SAFETY: the messages are empty.
             unsafe {
-                executor.run(program, &nothing, fingerprint, shared.timeout, &shared.health)?;
+                executor.run(program, &nothing, fingerprint, &shared.watch())?;
             }
             fastest = fastest.min(begin.elapsed() / (2 * ROUND_TRIPS as u32));
         }

@@ -12,7 +12,7 @@ use super::distance::Distance;
 use super::exchange::Exchanges;
 use crate::Error;
 use crate::error::Missing;
-use crate::executor::{Buffers, Executor, Extents, Failure, Program};
+use crate::executor::{Buffers, Executor, Extents, Failure, Program, Watch};
 use crate::reduce::{self, Kernel};
 use crate::scratch::Scratch;
 
@@ -106,9 +106,7 @@ impl Engine {
         };
         let outcome = considered.and_then(|()| {
             // SAFETY: the program was compiled for this call's extents, for which the caller vouches.
-            unsafe {
-                self.executor.run(program, &buffers, fingerprint, shared.timeout, &shared.health)
-            }
+            unsafe { self.executor.run(program, &buffers, fingerprint, &shared.watch()) }
         });
         Some(match outcome {
             Ok(()) => Ok(()),
@@ -164,9 +162,7 @@ impl Engine {
             self.distance.consider(shared, &mut self.executor, &operation.call, fingerprint);
         let outcome = considered.and_then(|()| {
             // SAFETY: the program was compiled for this call's extents, for which the caller vouches.
-            unsafe {
-                self.executor.run(program, &buffers, fingerprint, shared.timeout, &shared.health)
-            }
+            unsafe { self.executor.run(program, &buffers, fingerprint, &shared.watch()) }
         });
         match outcome {
             Ok(()) => {
@@ -287,6 +283,12 @@ impl Programs {
 }
 
 impl Shared {
+    /// What each run looks at while it waits.
+    #[inline]
+    pub(super) fn watch(&self) -> Watch<'_> {
+        Watch { timeout: self.timeout, health: &self.health, monitor: &self.monitor }
+    }
+
     /// The error that all calls return since the communicator broke.
     #[cold]
     pub(super) fn broken(&self) -> Error {

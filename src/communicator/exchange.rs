@@ -112,9 +112,7 @@ impl Engine {
             members: &memory.members,
         };
         // SAFETY: the program was compiled for these extents, for which the caller vouches.
-        let outcome = unsafe {
-            self.executor.run(program, &buffers, fingerprint, shared.timeout, &shared.health)
-        };
+        let outcome = unsafe { self.executor.run(program, &buffers, fingerprint, &shared.watch()) };
         outcome.map_err(|failure| self.fail(shared, failure, fingerprint))
     }
 }

@@ -17,6 +17,7 @@ use super::split::{Child, Request};
 use super::{Communicator, Shared, available_cores};
 use crate::config::Transport;
 use crate::health::Health;
+use crate::monitor::Monitor;
 use crate::{Config, Error, UniqueId};
 
 /// One communicator for each of `world` ranks.
@@ -88,6 +89,7 @@ impl World {
         Child {
             fabric: Arc::new(self.hub.fabric(rank)),
             health: self.health.clone(),
+            observers: Vec::new(),
             peers: Box::new(LocalPeers { world: self.clone() }),
             tuner: self.tuner.clone(),
             tag: self.tag,
@@ -140,6 +142,7 @@ impl Child {
             tag: self.tag,
             fabric: self.fabric,
             health: self.health,
+            monitor: Monitor::new(self.observers),
             tuner: self.tuner,
             peers: self.peers,
             config: config.clone(),

@@ -28,6 +28,7 @@ pub use group::Group;
 pub use scope::{Pending, Scope, Started};
 
 use crate::health::Health;
+use crate::monitor::Monitor;
 use crate::{Config, Error, Launch, UniqueId};
 use engine::{Engine, Operation};
 use peers::Peers;
@@ -73,6 +74,8 @@ pub(crate) struct Shared {
     tag: u32,
     fabric: Arc<dyn Fabric>,
     health: Arc<Health>,
+    /// Whom calls that wait are made known to.
+    monitor: Monitor,
     tuner: Arc<Tuner>,
     peers: Box<dyn Peers>,
     config: Config,

@@ -128,6 +128,7 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
     Ok(Child {
         fabric,
         health,
+        observers: Vec::new(),
         peers: Box::new(peers),
         tuner: Arc::new(Tuner::new(topology, config.tuning.clone())),
         tag: membership.tag(),

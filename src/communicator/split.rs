@@ -11,6 +11,7 @@ use super::Communicator;
 use super::peers::Peers;
 use crate::Error;
 use crate::health::Health;
+use crate::monitor::Observer;
 
 /// What one rank's peers are asked for.
 pub(super) struct Request {
@@ -27,6 +28,8 @@ pub(super) struct Request {
 pub(super) struct Child {
     pub(super) fabric: Arc<dyn Fabric>,
     pub(super) health: Arc<Health>,
+    /// Who wants to know of calls that wait.
+    pub(super) observers: Vec<Box<dyn Observer>>,
     pub(super) peers: Box<dyn Peers>,
     pub(super) tuner: Arc<Tuner>,
     pub(super) tag: u32,

@@ -22,6 +22,7 @@ pub(crate) use links::Links;
 pub(crate) use program::Program;
 
 use crate::health::Health;
+use crate::monitor::{Monitor, Wait};
 use lane::{Advance, Context};
 
 /// How many idle turns pass between looks at the clock. The first look is late by the time that so many
@@ -51,6 +52,15 @@ impl From<LinkError> for Failure {
     }
 }
 
+/// What a run looks at while it waits.
+#[derive(Clone, Copy)]
+pub(crate) struct Watch<'a> {
+    /// How long the run may take, about.
+    pub(crate) timeout: Duration,
+    pub(crate) health: &'a Health,
+    pub(crate) monitor: &'a Monitor,
+}
+
 /// What runs programs, and what it keeps from one to the next.
 pub(crate) struct Executor {
     /// How slots are written: past the cache where the peers' cores share none with ours.
@@ -73,7 +83,7 @@ impl Executor {
         }
     }
 
-    /// Runs `program` to its end, blocking for at most about `timeout`.
+    /// Runs `program` to its end, blocking for at most about `watch.timeout`.
     ///
     /// When it fails, peers may still be reading this rank's buffers by reference: see
     /// [`Health::wait_for_readers`].
@@ -87,19 +97,19 @@ impl Executor {
         program: &mut Program,
         buffers: &Buffers<'_>,
         fingerprint: Fingerprint,
-        timeout: Duration,
-        health: &Health,
+        watch: &Watch<'_>,
     ) -> Result<(), Failure> {
-        let mut idle = Idle::new(timeout);
+        let mut idle = Idle::new(watch, fingerprint);
         if !program.reads_references {
             // SAFETY: the caller vouches for the buffers.
-            let outcome = unsafe { self.drive(program, buffers, fingerprint, health, &mut idle) };
+            let outcome = unsafe { self.drive(program, buffers, fingerprint, &mut idle) };
             idle.end(&mut *self.sleeper);
             return outcome;
         }
+        let health = watch.health;
         let Some(_reading) = health.begin_reading(self.rank) else { return Err(Failure::Broken) };
         // SAFETY: as above.
-        let outcome = unsafe { self.drive(program, buffers, fingerprint, health, &mut idle) };
+        let outcome = unsafe { self.drive(program, buffers, fingerprint, &mut idle) };
         idle.end(&mut *self.sleeper);
         outcome?;
         // A peer that failed meanwhile may have written to what this rank was reading.
@@ -113,8 +123,7 @@ impl Executor {
         program: &mut Program,
         buffers: &Buffers<'_>,
         fingerprint: Fingerprint,
-        health: &Health,
-        idle: &mut Idle,
+        idle: &mut Idle<'_>,
     ) -> Result<(), Failure> {
         program.rewind();
         let mut context = Context {
@@ -148,7 +157,7 @@ impl Executor {
             if live == 1 && context.spin(&program.lanes, &mut self.waiter)? {
                 continue;
             }
-            idle.turn(&mut self.waiter, &mut *self.sleeper, health, || {
+            idle.turn(&mut self.waiter, &mut *self.sleeper, || {
                 waiting_for(&program.lanes, context.links)
             })?;
             if idle.turns.is_multiple_of(TURNS_PER_PUMP) {
@@ -159,19 +168,27 @@ impl Executor {
         }
         // What was sent may still need this process (staged bytes) or the caller's memory (references).
         while let Some(busy) = self.links.first_busy(&program.sends)? {
-            idle.turn(&mut self.waiter, &mut *self.sleeper, health, || vec![busy])?;
+            idle.turn(&mut self.waiter, &mut *self.sleeper, || vec![busy])?;
         }
         Ok(())
     }
 }
 
 /// The state of waiting within one run.
-struct Idle {
-    timeout: Duration,
+struct Idle<'a> {
+    watch: &'a Watch<'a>,
+    fingerprint: Fingerprint,
     turns: u32,
     /// When the first look at the clock was taken.
     since: Option<Instant>,
     announced: bool,
+    /// Since the last progress; none before the first look at the clock after it.
+    quiet: Option<Quiet>,
+}
+
+/// A time in which nothing moves.
+struct Quiet {
+    since: Instant,
     /// A peer that has left although a lane waits for it, and since when that is known. What it sent before it left
     /// may still be on its way, so it counts as missing only when nothing has moved for [`GRACE`].
     suspect: Option<(Rank, Instant)>,
@@ -180,19 +197,15 @@ struct Idle {
 /// How long what a rank sent before it left may take to arrive: over TCP, the news of its departure can overtake it.
 const GRACE: Duration = Duration::from_secs(1);
 
-impl Idle {
-    fn new(timeout: Duration) -> Self {
-        Self { timeout, turns: 0, since: None, announced: false, suspect: None }
+impl<'a> Idle<'a> {
+    fn new(watch: &'a Watch<'a>, fingerprint: Fingerprint) -> Self {
+        Self { watch, fingerprint, turns: 0, since: None, announced: false, quiet: None }
     }
 
     /// Something moved.
     #[inline]
     fn progressed(&mut self, waiter: &mut Waiter, sleeper: &mut dyn Sleeper) {
-        if self.announced {
-            sleeper.retract();
-            self.announced = false;
-        }
-        self.suspect = None;
+        self.end(sleeper);
         waiter.progressed();
     }
 
@@ -203,6 +216,9 @@ impl Idle {
             sleeper.retract();
             self.announced = false;
         }
+        if self.quiet.take().is_some() {
+            self.watch.monitor.resumed();
+        }
     }
 
     /// Lets time pass, or says why there is no point in going on.
@@ -210,11 +226,10 @@ impl Idle {
         &mut self,
         waiter: &mut Waiter,
         sleeper: &mut dyn Sleeper,
-        health: &Health,
         waiting_for: impl FnMut() -> Vec<Rank>,
     ) -> Result<(), Failure> {
         self.turns = self.turns.wrapping_add(1);
-        let mut failure = health.is_broken().then_some(Failure::Broken);
+        let mut failure = self.watch.health.is_broken().then_some(Failure::Broken);
         let mut look = self.turns.is_multiple_of(TURNS_PER_CLOCK_LOOK);
         if failure.is_none() {
             match waiter.idle() {
@@ -231,7 +246,7 @@ impl Idle {
             }
         }
         if look && failure.is_none() {
-            failure = self.look(health, waiting_for);
+            failure = self.look(waiting_for);
         }
         match failure {
             None => Ok(()),
@@ -239,26 +254,28 @@ impl Idle {
         }
     }
 
-    /// Looks at the clock and at who has left.
-    fn look(
-        &mut self,
-        health: &Health,
-        mut waiting_for: impl FnMut() -> Vec<Rank>,
-    ) -> Option<Failure> {
+    /// Looks at the clock and at who has left, and lets the monitor look.
+    fn look(&mut self, mut waiting_for: impl FnMut() -> Vec<Rank>) -> Option<Failure> {
+        let Watch { timeout, health, monitor } = *self.watch;
         let now = Instant::now();
         let waited = now - *self.since.get_or_insert(now);
+        let quiet = self.quiet.get_or_insert(Quiet { since: now, suspect: None });
         if health.anybody_departed()
             && let Some(peer) = waiting_for().into_iter().find(|&peer| health.has_departed(peer))
         {
-            match self.suspect {
+            match quiet.suspect {
                 Some((suspect, since)) if suspect == peer && now - since >= GRACE => {
                     return Some(Failure::Departed { peer });
                 }
                 Some((suspect, _)) if suspect == peer => {}
-                _ => self.suspect = Some((peer, now)),
+                _ => quiet.suspect = Some((peer, now)),
             }
         }
-        (waited >= self.timeout).then(|| Failure::Deadline { waited, waiting_for: waiting_for() })
+        if waited >= timeout {
+            return Some(Failure::Deadline { waited, waiting_for: waiting_for() });
+        }
+        monitor.look(&mut Wait::new(now - quiet.since, self.fingerprint, &mut waiting_for));
+        None
     }
 }
 
