@@ -43,6 +43,10 @@ struct Shared {
     timers: Mutex<BTreeMap<(Instant, u64), Weak<dyn Timer>>>,
 }
 
+/// Names a timer that has been set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Appointment(Instant, u64);
+
 /// Names a watched source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Token(u64);
@@ -112,7 +116,7 @@ impl Reactor {
     }
 
     /// Calls `timer` at `time`, if it is still there.
-    pub(super) fn call_at(&self, time: Instant, timer: Weak<dyn Timer>) {
+    pub(super) fn call_at(&self, time: Instant, timer: Weak<dyn Timer>) -> Appointment {
         let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let mut timers = lock(&self.shared.timers);
         timers.insert((time, number), timer);
@@ -121,6 +125,13 @@ impl Reactor {
         if first {
             self.shared.wake();
         }
+        Appointment(time, number)
+    }
+
+    /// Forgets a timer that [`call_at`](Self::call_at) has set; one that is being called is called to its end.
+    pub(super) fn cancel(&self, appointment: Appointment) {
+        let forgotten = lock(&self.shared.timers).remove(&(appointment.0, appointment.1));
+        drop(forgotten); // with the lock released
     }
 }
 

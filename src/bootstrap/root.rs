@@ -15,7 +15,7 @@ use super::VERSION;
 use super::connection::{Connection, Inbox};
 use super::gather::Gather;
 use super::notice::{Dispatch, Event};
-use super::reactor::{Reactor, Timer, lock};
+use super::reactor::{Appointment, Reactor, Timer, lock};
 use super::record::{Record, Table};
 use super::refusal::Refusal;
 use super::wire::{FrameKind, WireError, frame};
@@ -53,6 +53,8 @@ struct State {
     first_came: Option<Instant>,
     /// When the present phase ends by itself.
     deadline: Instant,
+    /// What the reactor is asked for, so that it keeps nothing of a root that is over.
+    appointment: Option<Appointment>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -106,11 +108,12 @@ impl Root {
                 gather: Gather::new(VERSION),
                 first_came: None,
                 deadline,
+                appointment: None,
             }),
             this: this.clone(),
         });
         lock(&ROOTS).push((key, root.clone()));
-        root.reactor.call_at(deadline, root.this.clone());
+        root.end_phase_at(&mut root.state(), deadline);
         let door = Arc::new(Door(root.this.clone()));
         let registration = acceptor.register(secret, ROOT as Rank, door);
         root.state().registration = Some(registration);
@@ -164,8 +167,8 @@ impl Root {
                 // The first to come ends the wait for the first; then the least patient counts.
                 let patient_until = now.checked_add(patience);
                 if state.first_came.is_none() || patient_until.is_some_and(|t| t < state.deadline) {
-                    state.deadline = patient_until.unwrap_or(now + LONGEST_WAIT);
-                    self.reactor.call_at(state.deadline, self.this.clone());
+                    let deadline = patient_until.unwrap_or(now + LONGEST_WAIT);
+                    self.end_phase_at(&mut state, deadline);
                 }
                 state.first_came.get_or_insert(now);
                 match state.gather.add(record) {
@@ -201,6 +204,9 @@ impl Root {
     /// All have come: tells everybody who they are.
     fn complete(&self, mut state: MutexGuard<'_, State>) {
         state.phase = Phase::Running;
+        if let Some(appointment) = state.appointment.take() {
+            self.reactor.cancel(appointment);
+        }
         let table = Table {
             root_host_id: self.host_id,
             root_pid: std::process::id(),
@@ -230,8 +236,15 @@ impl Root {
         // As long as the first rank was patient, so that ranks started together all learn it.
         let patience = state.gather.records().map(|record| record.patience).min();
         let linger = patience.unwrap_or_default().max(waited).min(LONGEST_LINGER);
-        state.deadline = now + linger;
-        self.reactor.call_at(state.deadline, self.this.clone());
+        self.end_phase_at(state, now + linger);
+    }
+
+    fn end_phase_at(&self, state: &mut State, deadline: Instant) {
+        state.deadline = deadline;
+        let next = self.reactor.call_at(deadline, self.this.clone());
+        if let Some(earlier) = state.appointment.replace(next) {
+            self.reactor.cancel(earlier);
+        }
     }
 
     /// Tells all ranks but one.
@@ -295,6 +308,9 @@ impl Root {
     fn end(&self) {
         let mut state = self.state();
         state.phase = Phase::Over;
+        if let Some(appointment) = state.appointment.take() {
+            self.reactor.cancel(appointment);
+        }
         let registration = state.registration.take();
         let seats = std::mem::take(&mut state.seats);
         drop(state);
