@@ -32,7 +32,10 @@ pub use annulus_plan::{
     CallError, Collective, CollectiveKind, DataType, Rank, ReduceKind, ReduceOp, Scalar,
 };
 pub use bootstrap::{BootstrapError, UniqueId};
-pub use communicator::{Allocation, Communicator, Group, Pending, Scope, Started};
+pub use communicator::{
+    Allocation, Communicator, Group, Pending, RawCall, RawGroup, Scope, SharedBytes, Started,
+    read_scalar,
+};
 pub use config::{Config, ConfigError, Transport};
 pub use element::{Element, F8E4M3, F8E5M2};
 pub use error::{Error, Missing};

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use annulus_plan::Rank;
 use annulus_transports::shm::{Arena, SegmentError, SharedMemory};
 
 use super::Communicator;
@@ -16,6 +17,28 @@ pub struct Allocation<T> {
     elements: PhantomData<T>,
 }
 
+/// Zeroed bytes that the ranks of every communicator of this process which are on this host read in place, when
+/// collectives use them. They are given back when dropped.
+pub struct SharedBytes {
+    memory: SharedMemory,
+}
+
+impl SharedBytes {
+    /// Allocates `bytes` bytes, aligned to 2 MiB, on huge pages where the system grants them.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when the system refuses the memory or a file descriptor.
+    pub fn new(bytes: usize) -> Result<Self, Error> {
+        let memory = Arena::of_process().alloc(bytes).map_err(refused(0, bytes))?;
+        Ok(Self { memory })
+    }
+
+    /// The first byte. All may be read and written as long as this lives and no collective uses them.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.memory.as_mut_ptr()
+    }
+}
+
 impl Communicator {
     /// Allocates `count` zeroed elements, on huge pages where the system grants them, in memory that all ranks of
     /// this host can read: collectives on it copy less. It may outlive the communicator, and be used with others.
@@ -24,15 +47,17 @@ impl Communicator {
     /// [`Error::Memory`] when the system refuses the memory or a file descriptor.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Allocation<T>, Error> {
         let bytes = count.saturating_mul(size_of::<T>());
-        let refused = |error: SegmentError| Error::Memory {
-            rank: self.rank(),
-            what: "shared memory",
-            bytes,
-            source: Arc::new(std::io::Error::other(error)),
-        };
-        let arena = self.shared.peers.arena().cloned().unwrap_or_else(Arena::new);
-        let memory = arena.alloc(bytes).map_err(refused)?;
+        let memory = Arena::of_process().alloc(bytes).map_err(refused(self.rank(), bytes))?;
         Ok(Allocation { memory, elements: PhantomData })
+    }
+}
+
+fn refused(rank: Rank, bytes: usize) -> impl FnOnce(SegmentError) -> Error {
+    move |error| Error::Memory {
+        rank,
+        what: "shared memory",
+        bytes,
+        source: Arc::new(std::io::Error::other(error)),
     }
 }
 

@@ -3,10 +3,11 @@
 use std::marker::PhantomData;
 use std::ptr;
 
-use annulus_plan::{CallError, Collective, CollectiveKind, DataType, Rank, ReduceOp, Scalar};
+use annulus_plan::{CallError, Collective, CollectiveKind, DataType, Rank, ReduceOp};
 
 use super::Communicator;
 use super::engine::Operation;
+use super::raw::Factor;
 use crate::{Element, Error};
 
 /// A collective whose arguments have been checked, on slices that are borrowed for `'buf`.
@@ -234,7 +235,7 @@ impl Caller {
         let buffer: *mut [u8] = <&mut [u8]>::default();
         let call = Collective::barrier(self.world);
         let (input, output) = (buffer.cast_const().cast(), buffer.cast());
-        let operation = Operation { call, scalar: None, input, output };
+        let operation = Operation { call, factor: None, input, output };
         Call { operation, buffer, borrows: PhantomData }
     }
 
@@ -357,18 +358,10 @@ impl Caller {
         let call = call.map_err(|source| Error::Call { rank: self.rank, source })?;
         let operation = Operation {
             call: call.with_in_place(in_place),
-            scalar: scalar(op),
+            factor: Factor::of(op),
             input: input.cast(),
             output: output.cast(),
         };
         Ok(Call { operation, buffer, borrows: PhantomData })
-    }
-}
-
-/// The factor that inputs are multiplied with beforehand.
-fn scalar(op: Option<ReduceOp>) -> Option<Scalar> {
-    match op {
-        Some(ReduceOp::PreMulSum(scalar)) => Some(scalar),
-        _ => None,
     }
 }

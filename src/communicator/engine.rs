@@ -10,6 +10,7 @@ use annulus_transports::link::LinkError;
 use super::Shared;
 use super::distance::Distance;
 use super::exchange::Exchanges;
+use super::raw::Factor;
 use crate::Error;
 use crate::error::Missing;
 use crate::executor::{Buffers, Executor, Extents, Failure, Program, Watch};
@@ -56,7 +57,7 @@ unsafe impl Send for Last {}
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation {
     pub(crate) call: Collective,
-    pub(crate) scalar: Option<Scalar>,
+    pub(crate) factor: Option<Factor>,
     pub(crate) input: *const u8,
     pub(crate) output: *mut u8,
 }
@@ -133,8 +134,10 @@ impl Engine {
         if operation.call.count() == 0 && operation.call.kind() != CollectiveKind::Barrier {
             return Ok(());
         }
-        if let Some(scalar) = operation.scalar {
-            // SAFETY: the caller vouches for the input.
+        if let Some(factor) = operation.factor {
+            // SAFETY: the caller vouches for the pointers.
+            let scalar = unsafe { factor.read(operation.call.dtype()) };
+            // SAFETY: as above.
             let premultiplied = unsafe { self.premultiply(shared, &mut operation, scalar) };
             premultiplied.map_err(|error| shared.break_with(error))?;
         }
@@ -166,7 +169,7 @@ impl Engine {
         });
         match outcome {
             Ok(()) => {
-                if operation.scalar.is_none() {
+                if operation.factor.is_none() {
                     self.last = Some(Last {
                         call: fingerprint.at(0),
                         in_place: operation.call.in_place(),

@@ -62,31 +62,42 @@ impl Communicator {
     ) -> Result<R, Error> {
         let mut group = Group::new(self);
         let value = build(&mut group)?;
-        // Its calls were checked for another rank of another world.
-        if group.owner != Arc::as_ptr(&self.shared) {
-            return Err(Error::Argument {
-                rank: self.rank(),
-                kind: CollectiveKind::PointToPoint,
-                argument: "group",
-                problem: format!(
-                    "is one of another communicator (its rank {} of {}): do not swap groups",
-                    group.rank, group.world
-                ),
-            });
-        }
-        if !group.transfers.is_empty() {
-            // SAFETY: every member is borrowed for 'buf, which outlives this call.
+        // SAFETY: every member is borrowed for 'buf, which outlives this call.
+        unsafe { self.run_group(group)? };
+        Ok(value)
+    }
+
+    /// Runs the members of `group`, and returns when all have ended.
+    ///
+    /// # Safety
+    /// The members' memory is valid, and nobody else accesses it meanwhile.
+    pub(super) unsafe fn run_group(&self, mut group: Group<'_>) -> Result<(), Error> {
+        self.expect_own(&group)?;
+        if group.has_transfers() {
+            // SAFETY: the caller vouches for the memory.
             unsafe { self.run_exchange(group.take_exchange()?)? };
         }
-        group.collectives.sort_by_key(|operation| {
-            let call = operation.call;
-            (call.kind(), call.dtype(), call.op(), call.root(), call.count())
-        });
-        for operation in &group.collectives {
+        for operation in &in_defined_order(group) {
             // SAFETY: as above.
             unsafe { self.run(operation)? };
         }
-        Ok(value)
+        Ok(())
+    }
+
+    /// An error if `group` is another communicator's: its calls were checked for another rank of another world.
+    pub(super) fn expect_own(&self, group: &Group<'_>) -> Result<(), Error> {
+        if group.owner == Arc::as_ptr(&self.shared) {
+            return Ok(());
+        }
+        Err(Error::Argument {
+            rank: self.rank(),
+            kind: CollectiveKind::PointToPoint,
+            argument: "group",
+            problem: format!(
+                "is one of another communicator (its rank {} of {}): do not swap groups",
+                group.rank, group.world
+            ),
+        })
     }
 
     /// Sends `data` to `peer`, which receives it with [`recv`](Self::recv). Blocks until the link has taken it,
@@ -437,10 +448,27 @@ impl<'buf> Group<'buf> {
     }
 
     fn collective<T>(&mut self, call: &Call<'buf, T>) {
-        self.collectives.push(*call.operation());
+        self.push(*call.operation());
     }
 
-    fn transfer(
+    /// Adds a collective that has been checked for this communicator.
+    pub(super) fn push(&mut self, operation: Operation) {
+        self.collectives.push(operation);
+    }
+
+    pub(super) fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub(super) fn world(&self) -> usize {
+        self.world
+    }
+
+    pub(super) fn has_transfers(&self) -> bool {
+        !self.transfers.is_empty()
+    }
+
+    pub(super) fn transfer(
         &mut self,
         address: *mut u8,
         bytes: usize,
@@ -479,6 +507,16 @@ impl<'buf> Group<'buf> {
         };
         Ok(Exchange { call, memory, extents })
     }
+}
+
+/// The collectives of `group`, in the order that [`Communicator::group`] promises.
+pub(super) fn in_defined_order(group: Group<'_>) -> Vec<Operation> {
+    let mut collectives = group.collectives;
+    collectives.sort_by_key(|operation| {
+        let call = operation.call;
+        (call.kind(), call.dtype(), call.op(), call.root(), call.count())
+    });
+    collectives
 }
 
 fn refuse(rank: Rank, kind: CollectiveKind, error: &plan::ExchangeError) -> Error {

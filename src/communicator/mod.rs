@@ -10,6 +10,7 @@ mod group;
 mod local;
 mod peers;
 mod queue;
+mod raw;
 mod remote;
 mod scope;
 mod split;
@@ -23,8 +24,9 @@ use annulus_plan::tuner::{Explanation, Tuner};
 use annulus_plan::{Collective, Rank};
 use annulus_transports::link::Fabric;
 
-pub use allocation::Allocation;
+pub use allocation::{Allocation, SharedBytes};
 pub use group::Group;
+pub use raw::{RawCall, RawGroup, read_scalar};
 pub use scope::{Pending, Scope, Started};
 
 use crate::health::Health;

@@ -1,9 +1,6 @@
 //! What a communicator must be able to tell its peers, and to know of them, beside messages.
 
-use std::sync::Arc;
-
 use annulus_plan::Rank;
-use annulus_transports::shm::Arena;
 
 use crate::Error;
 
@@ -20,10 +17,4 @@ pub(super) trait Peers: Send + Sync {
 
     /// How children of a split find each other.
     fn split(&self, request: &super::split::Request) -> Result<super::split::Child, Error>;
-
-    /// Where memory is allocated that the peers on this host can read; `None` where they can read all of
-    /// this rank's memory, or none.
-    fn arena(&self) -> Option<&Arc<Arena>> {
-        None
-    }
 }

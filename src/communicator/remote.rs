@@ -82,7 +82,6 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
         move |source: io::Error| Error::Memory { rank, what, bytes: 0, source: Arc::new(source) }
     };
     let mut fabrics: Vec<Arc<dyn Fabric>> = Vec::new();
-    let mut arena = None;
     if world == 1 {
         let hub = Hub::new(world, geometry).map_err(system("the rank's doorbell"))?;
         fabrics.push(Arc::new(hub.fabric(rank)));
@@ -90,19 +89,17 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
     if share_memory && locals.len() > 1 {
         let inbox = Inbox::create(locals.len(), geometry)
             .map_err(|error| system("the inbox of shared memory")(io::Error::other(error)))?;
-        let memory = Arena::new();
         let fabric = Arc::new(ShmFabric::new(
             rank,
             world,
             locals.clone(),
             Arc::new(inbox),
-            memory.clone(),
+            Arena::of_process(),
             links.clone(),
         ));
         let segments = fabric.clone();
         membership.peers().serve_segments(Arc::new(move |id| segments.segment(id)));
         fabrics.push(fabric);
-        arena = Some(memory);
     }
     // All ranks must agree on the largest chunk, whichever transports each of them uses.
     let mut chunk_bytes = geometry.max_chunk_bytes();
@@ -123,7 +120,7 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
     };
     let health = Arc::new(Health::new(world));
     let topology = topology(&members, share_memory).with_max_chunk_bytes(chunk_bytes);
-    let peers = RemotePeers { membership: membership.clone(), config: config.clone(), arena };
+    let peers = RemotePeers { membership: membership.clone(), config: config.clone() };
     news.deliver_to(&health, &members);
     Ok(Child {
         fabric,
@@ -156,7 +153,6 @@ fn topology(members: &[Member], share_memory: bool) -> Topology {
 struct RemotePeers {
     membership: Arc<Membership>,
     config: Config,
-    arena: Option<Arc<Arena>>,
 }
 
 impl Peers for RemotePeers {
@@ -186,10 +182,6 @@ impl Peers for RemotePeers {
             .split(&request.ranks, context, on_notice)
             .expect("the ranks of a split are ranks of the parent, once each");
         connect(Arc::new(membership), &news, &self.config)
-    }
-
-    fn arena(&self) -> Option<&Arc<Arena>> {
-        self.arena.as_ref()
     }
 }
 

@@ -57,7 +57,7 @@ pub struct Pending<'scope, T> {
 
 /// A call that was started and has no result but its end, which may, but need not be, waited for.
 pub struct Started {
-    ticket: Arc<Ticket>,
+    pub(super) ticket: Arc<Ticket>,
 }
 
 // SAFETY: it stands for the exclusive borrow that it gives back.

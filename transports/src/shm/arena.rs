@@ -6,7 +6,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::segment::{self, SegmentError};
 use crate::mapping::{HUGE_PAGE, Mapping};
@@ -48,6 +48,12 @@ pub(super) struct Range {
 }
 
 impl Arena {
+    /// The arena of this process: memory in it is for every communicator that can share memory at all.
+    pub fn of_process() -> Arc<Self> {
+        static ARENA: OnceLock<Arc<Arena>> = OnceLock::new();
+        ARENA.get_or_init(Self::new).clone()
+    }
+
     /// An arena without segments.
     pub fn new() -> Arc<Self> {
         Arc::default()
