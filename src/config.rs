@@ -1,9 +1,12 @@
 //! What a user may set, by code or by environment.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_plan::tuner::{OverrideError, Overrides};
+use annulus_transports::checksum::ChecksumFabric;
 use annulus_transports::interface::{Filter, FilterError};
+use annulus_transports::link::Fabric;
 
 use crate::launch::{DEFAULT_TIMEOUT, ParseTimeoutError, parse_timeout};
 use crate::reduce::{Isa, IsaError};
@@ -21,6 +24,9 @@ pub struct Config {
     pub tuning: Overrides,
     /// Which network interfaces are offered to peers: `ANNULUS_SOCKET_IFNAME`.
     pub interfaces: Option<Filter>,
+    /// Whether each message carries a checksum, which its receiver compares before it uses a byte: `ANNULUS_CHECKSUM`, off by
+    /// default.
+    pub checksum: bool,
 }
 
 /// Which links a communicator may use.
@@ -66,6 +72,14 @@ pub enum ConfigError {
         /// What it was set to.
         value: String,
     },
+    /// A variable that is on or off.
+    #[error("{variable}={value}: use 0 or 1")]
+    Switch {
+        /// Its name.
+        variable: &'static str,
+        /// What it was set to.
+        value: String,
+    },
     /// A transport that cannot reach every rank.
     #[error("transport {transport} cannot reach every rank: {reason}")]
     Unreachable {
@@ -97,6 +111,7 @@ impl Default for Config {
             transport: Transport::Auto,
             tuning: Overrides::default(),
             interfaces: None,
+            checksum: false,
         }
     }
 }
@@ -122,6 +137,13 @@ impl Config {
             Some(value) => Transport::from_name(&value).ok_or(ConfigError::Transport { value })?,
             None => defaults.transport,
         };
+        let switch = |variable, default| match var(variable).as_deref() {
+            None | Some("") => Ok(default),
+            Some("0") => Ok(false),
+            Some("1") => Ok(true),
+            Some(value) => Err(ConfigError::Switch { variable, value: value.to_owned() }),
+        };
+        let checksum = switch("ANNULUS_CHECKSUM", defaults.checksum)?;
         let interfaces = ["ANNULUS_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
             .into_iter()
             .find_map(|variable| Some((variable, var(variable)?)))
@@ -133,12 +155,23 @@ impl Config {
         if let Some(value) = var("ANNULUS_ISA").filter(|value| !value.is_empty()) {
             Isa::parse(&value)?;
         }
-        Ok(Self { timeout, transport, tuning: Overrides::from_vars(var)?, interfaces })
+        Ok(Self { timeout, transport, tuning: Overrides::from_vars(var)?, interfaces, checksum })
+    }
+
+    /// The fabric with checksums, where they are wanted.
+    pub(crate) fn checked(&self, fabric: Arc<dyn Fabric>) -> Arc<dyn Fabric> {
+        if self.checksum { Arc::new(ChecksumFabric::new(fabric)) } else { fabric }
+    }
+
+    /// The largest chunk of such a fabric, in bytes, over links that take `bytes` bytes.
+    pub(crate) fn checked_chunk_bytes(&self, bytes: usize) -> usize {
+        if self.checksum { ChecksumFabric::max_chunk_bytes_of(bytes) } else { bytes }
     }
 
     /// A digest of what must be the same on every rank.
     pub(crate) fn digest(&self) -> u64 {
-        let text = format!("{:?} {}", self.transport, self.tuning.signature());
+        let Self { transport, checksum, .. } = self;
+        let text = format!("{transport:?} {checksum} {}", self.tuning.signature());
         let hash = blake3::hash(text.as_bytes());
         hash.as_bytes()[..8].iter().fold(0, |digest, byte| digest << 8 | u64::from(*byte))
     }
@@ -156,6 +189,7 @@ mod tests {
             ("ANNULUS_ALGO", "circle", "halving-doubling"),
             ("ANNULUS_SOCKET_IFNAME", "^", "ANNULUS_SOCKET_IFNAME"),
             ("ANNULUS_ISA", "sse9", "portable, avx2 or avx512"),
+            ("ANNULUS_CHECKSUM", "yes", "ANNULUS_CHECKSUM=yes: use 0 or 1"),
         ] {
             let vars = |asked: &str| (asked == name).then(|| value.to_owned());
             let text = Config::from_vars(vars).expect_err(name).to_string();

@@ -39,6 +39,7 @@ fn ranks_of_different_settings_are_refused() {
         ("ANNULUS_CHANNELS", "2"),
         ("ANNULUS_CHUNK", "4K"),
         ("ANNULUS_TRANSPORT", "tcp"),
+        ("ANNULUS_CHECKSUM", "1"),
     ] {
         for joined in with_variables(&[&[], &[odd]], |_| ()) {
             let error = joined.expect_err("refused");

@@ -66,6 +66,7 @@ impl World {
     fn new(size: usize, config: &Config) -> Result<Arc<Self>, Error> {
         static TAGS: AtomicU32 = AtomicU32::new(1);
         let geometry = Geometry::for_local_ranks(size);
+        let chunk_bytes = config.checked_chunk_bytes(geometry.max_chunk_bytes());
         let hub = Hub::new(size, geometry).map_err(|source| Error::Memory {
             rank: 0,
             what: "the ranks' doorbells",
@@ -73,7 +74,7 @@ impl World {
             source: Arc::new(source),
         })?;
         let topology = Topology::single_host(size, available_cores(), LocalTransport::Process)
-            .with_max_chunk_bytes(geometry.max_chunk_bytes());
+            .with_max_chunk_bytes(chunk_bytes);
         Ok(Arc::new(Self {
             size,
             tag: TAGS.fetch_add(1, Ordering::Relaxed),
@@ -87,7 +88,7 @@ impl World {
 
     fn child(self: &Arc<Self>, rank: Rank) -> Child {
         Child {
-            fabric: Arc::new(self.hub.fabric(rank)),
+            fabric: self.config.checked(Arc::new(self.hub.fabric(rank))),
             health: self.health.clone(),
             observers: Vec::new(),
             peers: Box::new(LocalPeers { world: self.clone() }),

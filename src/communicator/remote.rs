@@ -118,6 +118,8 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
         let route = |peer: Rank| usize::from(!membership.is_local(peer));
         Arc::new(Composite::new(fabrics, (0..world).map(route).collect()))
     };
+    let fabric = config.checked(fabric);
+    let chunk_bytes = config.checked_chunk_bytes(chunk_bytes);
     let health = Arc::new(Health::new(world));
     let topology = topology(&members, share_memory).with_max_chunk_bytes(chunk_bytes);
     let peers = RemotePeers { membership: membership.clone(), config: config.clone() };

@@ -4,6 +4,7 @@
 //! `tests/` runs over all of them.
 
 pub mod acceptor;
+pub mod checksum;
 pub mod composite;
 pub mod connect;
 pub mod descriptor;

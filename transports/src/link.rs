@@ -48,10 +48,14 @@ pub trait SendLink: Send {
     ) -> Result<Option<()>, LinkError>;
 
     /// Room for a piece of at most `max` bytes (`max` > 0) for the caller to write before
-    /// [`commit`](Self::commit); possibly shorter, but never shorter than 64 bytes unless `max` is.
+    /// [`commit`](Self::commit); possibly shorter, but never shorter than 56 bytes unless `max` is.
     /// `None`: no room now. The slice's length is a multiple of 8 unless it is `max`.
     /// Its contents are unspecified. A reservation that is not committed has no effect.
     fn try_reserve(&mut self, max: usize) -> Result<Option<&mut [u8]>, LinkError>;
+
+    /// The room of the last reservation, with what has been written there since; empty when there is none, or it was
+    /// committed.
+    fn reserved(&mut self) -> &mut [u8];
 
     /// Sends the first `bytes` bytes of the last reservation as one piece. `store` tells how they
     /// were written: non-temporal stores need a fence before the flag.
@@ -115,6 +119,8 @@ pub struct Piece<'a> {
     pub fingerprint: Fingerprint,
     /// Its bytes, as far as they are here.
     pub bytes: &'a [u8],
+    /// How many bytes of it have not been given back, whether they are here or not.
+    pub left: usize,
 }
 
 /// Why a link failed. A link that has failed stays failed.
@@ -153,6 +159,26 @@ pub enum LinkError {
         expected: usize,
         /// Bytes that came.
         got: usize,
+    },
+    /// A piece arrived with other bytes than it was sent with. Found where
+    /// [`checksum`](crate::checksum) watches over the links.
+    #[error(
+        "rank {peer}'s piece {piece} on link {index} ({transport}) has checksum {got:#010x} in place of {expected:#010x}: \
+         its bytes changed on the way, so look for failing memory or network hardware"
+    )]
+    Checksum {
+        /// The other rank.
+        peer: Rank,
+        /// Number of the link.
+        index: usize,
+        /// Number of the piece on that link, from 0.
+        piece: u64,
+        /// What the sender computed.
+        expected: u32,
+        /// What the bytes have that arrived.
+        got: u32,
+        /// Name of the transport.
+        transport: &'static str,
     },
     /// The other end broke the format.
     #[error("rank {peer} sent a damaged message: {what}")]

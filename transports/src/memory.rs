@@ -35,6 +35,17 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize, store: Store) {
     }
 }
 
+/// Copies a slice to one of the same length.
+///
+/// # Panics
+/// When the lengths differ.
+#[inline]
+pub(crate) fn copy_slice(to: &mut [u8], from: &[u8], store: Store) {
+    assert_eq!(to.len(), from.len());
+    // SAFETY: both are that long, and an exclusive borrow overlaps no other.
+    unsafe { copy(to.as_mut_ptr(), from.as_ptr(), from.len(), store) }
+}
+
 /// The smallest copy, in bytes, that [`Store::NonTemporal`] applies to: below this, the trip to memory costs more
 /// than any reader saves.
 pub const SMALLEST_STREAM: usize = 512;

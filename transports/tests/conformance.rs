@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use annulus_plan::Rank;
+use annulus_transports::checksum::ChecksumFabric;
 use annulus_transports::composite::Composite;
 use annulus_transports::link::{Fabric, LinkError};
 use annulus_transports::proc::Hub;
@@ -27,6 +28,14 @@ conformance!(tcp, Tcp(Options::default()));
 // Kernel buffers much smaller than a chunk.
 conformance!(tcp_tight, Tcp(Options { socket_buffer_bytes: 64 << 10, ..Options::default() }));
 conformance!(composite, Mixed);
+conformance!(checksum_proc, Checked(Proc { headers: 64, data: 1 << 16 }));
+conformance!(checksum_proc_tiny, Checked(Proc { headers: 8, data: 1 << 10 }));
+conformance!(checksum_shm, Checked(Shm { headers: 64, data: 1 << 16 }));
+conformance!(checksum_tcp, Checked(Tcp(Options::default())));
+conformance!(
+    checksum_tcp_tight,
+    Checked(Tcp(Options { socket_buffer_bytes: 64 << 10, ..Options::default() }))
+);
 
 struct Proc {
     headers: usize,
@@ -87,6 +96,19 @@ impl Harness for Shm {
     }
 
     const REFERENCES: bool = true;
+}
+
+/// Any of the others with checksums.
+struct Checked<H>(H);
+
+impl<H: Harness> Harness for Checked<H> {
+    fn world(&self, ranks: usize) -> World {
+        let World { fabrics, allocate } = self.0.world(ranks);
+        let checked = |fabric| Arc::new(ChecksumFabric::new(fabric)) as Arc<dyn Fabric>;
+        World { fabrics: fabrics.into_iter().map(checked).collect(), allocate }
+    }
+
+    const REFERENCES: bool = false;
 }
 
 struct Tcp(Options);

@@ -36,7 +36,6 @@ use std::ptr::NonNull;
 
 use crate::doorbell::Doorbell;
 use crate::link::LinkError;
-use crate::memory::Store;
 use annulus_plan::Rank;
 
 /// How a piece of the sender's own memory is named to the receiver.
@@ -75,14 +74,6 @@ impl Peer {
     fn broke_format(&self, what: String) -> LinkError {
         LinkError::Protocol { peer: self.rank, what }
     }
-}
-
-/// Copies within slices of the same length.
-#[inline]
-fn copy(to: &mut [u8], from: &[u8], store: Store) {
-    assert_eq!(to.len(), from.len());
-    // SAFETY: both are that long, and an exclusive borrow overlaps no other.
-    unsafe { crate::memory::copy(to.as_mut_ptr(), from.as_ptr(), from.len(), store) }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -2,12 +2,11 @@
 
 use annulus_plan::Fingerprint;
 
-use super::copy;
 use super::line::{Body, INLINE_BYTES, Line};
 use super::memory::{End, RingMemory};
 use super::{Peer, Reach};
 use crate::link::{LinkError, Piece, RecvLink};
-use crate::memory::Store;
+use crate::memory::{Store, copy_slice};
 
 /// The receiving end of a ring.
 pub(crate) struct RingReceiver<R> {
@@ -146,10 +145,10 @@ impl<R: Reach> RecvLink for RingReceiver<R> {
         if !self.arrive()? {
             return Ok(None);
         }
-        Ok(self
-            .current
-            .as_ref()
-            .map(|current| Piece { fingerprint: current.fingerprint, bytes: self.rest(current) }))
+        Ok(self.current.as_ref().map(|current| {
+            let bytes = self.rest(current);
+            Piece { fingerprint: current.fingerprint, bytes, left: bytes.len() }
+        }))
     }
 
     #[inline]
@@ -213,7 +212,7 @@ impl<R: Reach> RecvLink for RingReceiver<R> {
         if got > expected_bytes {
             return Err(LinkError::Length { peer, ours: *expected, expected: expected_bytes, got });
         }
-        copy(&mut dst[..got], piece.bytes, store);
+        copy_slice(&mut dst[..got], piece.bytes, store);
         self.consume(got);
         Ok(Some(got))
     }

@@ -2,13 +2,12 @@
 
 use annulus_plan::Fingerprint;
 
-use super::copy;
 use super::line::{INLINE_BYTES, Line, words};
 use super::memory::{End, RingMemory};
 use super::room::{Place, Room};
 use super::{Peer, Reach};
 use crate::link::{LinkError, SendLink};
-use crate::memory::Store;
+use crate::memory::{Store, copy_slice};
 
 /// The sending end of a ring.
 pub(crate) struct RingSender<R> {
@@ -153,7 +152,7 @@ impl<R: Reach> SendLink for RingSender<R> {
         // SAFETY: `Room` hands out bytes of the data ring that the receiver has given back, or never had; only this end
         // writes them.
         let to = unsafe { std::slice::from_raw_parts_mut(to, place.bytes) };
-        copy(to, &bytes[..place.bytes], store);
+        copy_slice(to, &bytes[..place.bytes], store);
         self.publish_ring(fingerprint, place, place.bytes);
         Ok(Some(place.bytes))
     }
@@ -195,6 +194,18 @@ impl<R: Reach> SendLink for RingSender<R> {
         let to = self.memory.data_mut(place.offset, place.bytes);
         // SAFETY: as in `try_send`; the borrow of `self` keeps this end from sending meanwhile.
         Ok(Some(unsafe { std::slice::from_raw_parts_mut(to, place.bytes) }))
+    }
+
+    fn reserved(&mut self) -> &mut [u8] {
+        match self.reserved {
+            Reserved::Nothing => &mut [],
+            Reserved::Small { bytes } => &mut self.small.0[..bytes],
+            Reserved::Ring(place) => {
+                let to = self.memory.data_mut(place.offset, place.bytes);
+                // SAFETY: as in `try_reserve`.
+                unsafe { std::slice::from_raw_parts_mut(to, place.bytes) }
+            }
+        }
     }
 
     fn commit(

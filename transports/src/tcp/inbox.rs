@@ -105,7 +105,7 @@ impl Inbox {
             }
         };
         let bytes = &self.staging.bytes()[..shown];
-        Ok(Some(Piece { fingerprint: piece.fingerprint, bytes }))
+        Ok(Some(Piece { fingerprint: piece.fingerprint, bytes, left: piece.left }))
     }
 
     /// As [`RecvLink::consume`](crate::link::RecvLink::consume).

@@ -68,6 +68,10 @@ impl SendLink for TcpSendLink {
         self.outbox.try_reserve(&mut &*self.connection, max)
     }
 
+    fn reserved(&mut self) -> &mut [u8] {
+        self.outbox.reserved()
+    }
+
     fn commit(
         &mut self,
         fingerprint: &Fingerprint,

@@ -23,6 +23,8 @@ pub struct Outbox {
     /// Room for a header and a chunk; what of it has to go out yet.
     staging: Vec<u8>,
     unsent: std::ops::Range<usize>,
+    /// Bytes of the staging memory, after the header's, that the caller may write to.
+    reserved: usize,
     failed: Option<Failure>,
 }
 
@@ -43,6 +45,7 @@ impl Outbox {
             open: None,
             staging: Vec::new(),
             unsent: 0..0,
+            reserved: 0,
             failed: None,
         }
     }
@@ -55,6 +58,7 @@ impl Outbox {
         bytes: &[u8],
         max_piece: usize,
     ) -> Result<Option<usize>, LinkError> {
+        self.reserved = 0;
         if !self.flush(stream)? {
             return Ok(None);
         }
@@ -95,13 +99,24 @@ impl Outbox {
         stream: &mut impl Write,
         max: usize,
     ) -> Result<Option<&mut [u8]>, LinkError> {
+        self.reserved = 0;
         if self.open.is_some() || !self.flush(stream)? {
             return Ok(None);
         }
         if self.staging.is_empty() {
             self.staging = vec![0; HEADER_BYTES + self.max_chunk];
         }
-        Ok(Some(&mut self.staging[HEADER_BYTES..][..max.min(self.max_chunk)]))
+        self.reserved = max.min(self.max_chunk);
+        Ok(Some(self.reserved()))
+    }
+
+    /// As [`SendLink::reserved`](crate::link::SendLink::reserved).
+    pub fn reserved(&mut self) -> &mut [u8] {
+        if self.reserved == 0 {
+            &mut []
+        } else {
+            &mut self.staging[HEADER_BYTES..][..self.reserved]
+        }
     }
 
     /// As [`SendLink::commit`](crate::link::SendLink::commit).
@@ -112,9 +127,10 @@ impl Outbox {
         bytes: usize,
     ) -> Result<(), LinkError> {
         assert!(
-            HEADER_BYTES + bytes <= self.staging.len() && self.unsent.is_empty(),
+            bytes <= self.reserved && self.unsent.is_empty(),
             "committed {bytes} bytes that were not reserved"
         );
+        self.reserved = 0;
         let header = self.next_header(fingerprint, bytes);
         self.sequence = self.sequence.wrapping_add(1);
         self.staging[..HEADER_BYTES].copy_from_slice(&header.to_bytes());

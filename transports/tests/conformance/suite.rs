@@ -225,7 +225,7 @@ pub(crate) fn reservations_have_the_promised_sizes<H: Harness>(harness: &H) {
         let bytes = match reserve(&mut *sender, max) {
             Some(room) => {
                 let bytes = room.len();
-                assert!(bytes <= max && bytes >= max.min(64), "{bytes} for {max}");
+                assert!(bytes <= max && bytes >= max.min(56), "{bytes} for {max}");
                 assert!(bytes == max || bytes.is_multiple_of(8), "{bytes} for {max}");
                 room.copy_from_slice(&pattern(number, bytes));
                 bytes

@@ -1,4 +1,6 @@
-//! TCP fabrics over the loopback interface.
+//! TCP fabrics over the loopback interface. Each test uses what it needs.
+
+#![allow(dead_code, reason = "every test that includes this file uses a part of it")]
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -16,11 +18,17 @@ pub(crate) fn fabrics(world: usize, options: Options) -> Vec<TcpFabric> {
 }
 
 /// The fabric of one rank of two, and the other end of its socket 0.
-#[allow(dead_code, reason = "for tests that play the peer themselves")]
 pub(crate) fn fabric_and_peer(options: Options) -> (TcpFabric, TcpStream) {
     let [socket, peer] = socket_pair();
     let sockets = Arc::new(Mutex::new(HashMap::from([((1, 0, 0), socket)])));
     (fabric(1, 2, &sockets, options), peer)
+}
+
+/// The fabrics of two ranks whose socket 0 somebody else holds in the middle: the loose ends, of rank 0 and of rank 1.
+pub(crate) fn fabrics_apart(options: Options) -> ([TcpFabric; 2], [TcpStream; 2]) {
+    let ([one, near_one], [two, near_two]) = (socket_pair(), socket_pair());
+    let sockets = Arc::new(Mutex::new(HashMap::from([((0, 1, 0), one), ((1, 0, 0), two)])));
+    ([0, 1].map(|rank| fabric(rank, 2, &sockets, options)), [near_one, near_two])
 }
 
 pub(crate) fn socket_pair() -> [TcpStream; 2] {
