@@ -164,6 +164,11 @@ impl Executor {
                 for &link in &program.recvs {
                     context.links.recvs[link].pump()?;
                 }
+                // A link may still hold what a lane has sent long ago, while this rank waits for what its peer can send only
+                // then.
+                for end in &program.sends {
+                    context.links.sends[end.link].is_idle()?;
+                }
             }
         }
         // What was sent may still need this process (staged bytes) or the caller's memory (references).
