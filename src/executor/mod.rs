@@ -160,7 +160,7 @@ impl Executor {
             idle.turn(&mut self.waiter, &mut *self.sleeper, || {
                 waiting_for(&program.lanes, context.links)
             })?;
-            if idle.turns.is_multiple_of(TURNS_PER_PUMP) {
+            if idle.slept || idle.turns.is_multiple_of(TURNS_PER_PUMP) {
                 for &link in &program.recvs {
                     context.links.recvs[link].pump()?;
                 }
@@ -187,6 +187,8 @@ struct Idle<'a> {
     /// When the first look at the clock was taken.
     since: Option<Instant>,
     announced: bool,
+    /// Whether the last turn slept.
+    slept: bool,
     /// Since the last progress; none before the first look at the clock after it.
     quiet: Option<Quiet>,
 }
@@ -204,7 +206,15 @@ const GRACE: Duration = Duration::from_secs(1);
 
 impl<'a> Idle<'a> {
     fn new(watch: &'a Watch<'a>, fingerprint: Fingerprint) -> Self {
-        Self { watch, fingerprint, turns: 0, since: None, announced: false, quiet: None }
+        Self {
+            watch,
+            fingerprint,
+            turns: 0,
+            since: None,
+            announced: false,
+            slept: false,
+            quiet: None,
+        }
     }
 
     /// Something moved.
@@ -236,6 +246,7 @@ impl<'a> Idle<'a> {
         self.turns = self.turns.wrapping_add(1);
         let mut failure = self.watch.health.is_broken().then_some(Failure::Broken);
         let mut look = self.turns.is_multiple_of(TURNS_PER_CLOCK_LOOK);
+        self.slept = false;
         if failure.is_none() {
             match waiter.idle() {
                 Next::Again => {}
@@ -246,6 +257,7 @@ impl<'a> Idle<'a> {
                 Next::Sleep(slice) => {
                     sleeper.sleep(slice);
                     self.announced = false;
+                    self.slept = true;
                     look = true;
                 }
             }

@@ -7,8 +7,8 @@ use annulus_plan::Rank;
 
 use crate::link::{Fabric, LinkError, RecvLink, SendLink, Sleeper};
 
-/// How long a rank that waits on several transports sleeps on one of them at a time.
-const SLICE: Duration = Duration::from_millis(1);
+/// How long a rank that waits on several transports sleeps on one of them at a time, at most.
+const SLICE: Duration = Duration::from_millis(4);
 
 /// A fabric made of fabrics, of which each peer uses one.
 pub struct Composite {
@@ -22,7 +22,7 @@ pub struct Composite {
 impl Composite {
     /// Reaches each peer `p` through `fabrics[routes[p]]`. The route of the rank to itself is not used.
     ///
-    /// When peers use several fabrics, a rank sleeps on the last of them, a millisecond at a time, so
+    /// When peers use several fabrics, a rank sleeps on the last of them, a few milliseconds at a time, so
     /// that it finds what the others bring at most that much late: put TCP last, and nobody pays
     /// for waking a sleeper in shared memory.
     ///

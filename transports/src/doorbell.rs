@@ -15,7 +15,7 @@ use crate::mapping::Mapping;
 ///
 /// Ringing a rank that is awake costs one load of a line that hardly ever changes. In
 /// return a ring is not ordered after the publication before it: in a window of nanoseconds a
-/// sleeper can miss both. It then wakes by its timeout, so sleep in slices of a millisecond or two.
+/// sleeper can miss both. It then wakes by its timeout, so sleep in slices that are short against the wait.
 ///
 /// As the rank's [`Sleeper`], it belongs to one thread at a time.
 #[derive(Clone, Debug)]

@@ -18,8 +18,6 @@ pub struct Waiter {
     spent: u32,
     /// When the first yield since the last progress began.
     since: Option<Instant>,
-    /// Slept since the last progress.
-    slept: u32,
 }
 
 /// What to do after a poll in vain.
@@ -41,26 +39,24 @@ const BUDGET_STEP: u32 = 16;
 const SOMEBODY_RAN: Duration = Duration::from_micros(1);
 /// Without progress for that long, yielding ends and sleeping begins.
 const SLEEP_AFTER: Duration = Duration::from_millis(1);
-/// How long one sleep lasts at most: bounds what a missed ring costs.
-const SHORT_SLEEP: Duration = Duration::from_millis(1);
-const LONG_SLEEP: Duration = Duration::from_millis(2);
-/// Sleeps of the short kind before those of the long.
-const SHORT_SLEEPS: u32 = 16;
+/// How long one sleep lasts at most, which bounds what a missed ring costs: this fraction of the wait so far, within
+/// limits. The upper one is also how late a sleeper hears that its communicator is broken; it keeps a rank that
+/// waits for seconds at some 60 looks per second.
+const SLEEP_FRACTION: u32 = 16;
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+const LONGEST_SLEEP: Duration = Duration::from_millis(16);
 
 impl Waiter {
     /// `spin`: this rank likely has a core of its own. A wrong guess is unlearned.
     pub fn new(spin: bool) -> Self {
-        Self { budget: if spin { MAX_BUDGET } else { 0 }, spent: 0, since: None, slept: 0 }
+        Self { budget: if spin { MAX_BUDGET } else { 0 }, spent: 0, since: None }
     }
 
     /// Something moved: the next wait begins with spinning again.
     #[inline]
     pub fn progressed(&mut self) {
         self.spent = 0;
-        if self.since.is_some() {
-            self.since = None;
-            self.slept = 0;
-        }
+        self.since = None;
     }
 
     /// How many polls to make before asking [`idle`](Self::idle), by a caller that polls by itself; counts them as made.
@@ -86,9 +82,9 @@ impl Waiter {
     fn yield_or_sleep(&mut self) -> Next {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
-        if now.duration_since(since) > SLEEP_AFTER {
-            self.slept = self.slept.saturating_add(1);
-            return Next::Sleep(if self.slept <= SHORT_SLEEPS { SHORT_SLEEP } else { LONG_SLEEP });
+        let waited = now.duration_since(since);
+        if waited > SLEEP_AFTER {
+            return Next::Sleep((waited / SLEEP_FRACTION).clamp(SHORTEST_SLEEP, LONGEST_SLEEP));
         }
         rustix::thread::sched_yield();
         if now.elapsed() > SOMEBODY_RAN {
@@ -110,13 +106,22 @@ mod tests {
         let begin = Instant::now();
         while waiter.idle() == Next::Again {}
         assert!(begin.elapsed() >= SLEEP_AFTER);
-        assert_eq!(waiter.idle(), Next::Sleep(SHORT_SLEEP));
-        for _ in 0..SHORT_SLEEPS {
-            waiter.idle();
-        }
-        assert_eq!(waiter.idle(), Next::Sleep(LONG_SLEEP));
+        assert!(matches!(waiter.idle(), Next::Sleep(slice) if slice >= SHORTEST_SLEEP));
         waiter.progressed();
         assert_eq!(waiter.idle(), Next::Again);
+    }
+
+    #[test]
+    fn sleeps_longer_the_longer_it_has_waited() {
+        let waited = |long| {
+            let since = Instant::now().checked_sub(long);
+            let mut waiter = Waiter { since, ..Waiter::new(false) };
+            waiter.idle()
+        };
+        assert!(
+            matches!(waited(Duration::from_millis(100)), Next::Sleep(slice) if slice > 6 * SHORTEST_SLEEP)
+        );
+        assert_eq!(waited(Duration::from_secs(10)), Next::Sleep(LONGEST_SLEEP));
     }
 
     #[test]

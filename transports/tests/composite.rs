@@ -13,6 +13,7 @@ use annulus_transports::memory::Store;
 use annulus_transports::proc::Hub;
 use annulus_transports::ring::Geometry;
 use annulus_transports::tcp::Options;
+use annulus_transports::wait::{Next, Waiter};
 
 const CALL: Fingerprint = Fingerprint { call: 1, order: 2, tag: 3 };
 
@@ -36,6 +37,25 @@ fn each_peer_has_its_transport() {
     let least = loopback::fabrics(1, Options::default())[0].max_chunk_bytes();
     assert!(world[0].max_chunk_bytes() <= least);
     assert!(world[0].max_chunk_bytes() < world[1].max_chunk_bytes(), "rank 1 uses TCP alone");
+}
+
+/// One that spins, or looks every few microseconds, would use all of its core.
+#[test]
+fn a_sleeper_leaves_its_core_to_others() {
+    let used = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let (mut sleeper, mut waiter) = (world()[0].sleeper(), Waiter::new(true));
+    let (begin, before) = (Instant::now(), used());
+    while begin.elapsed() < Duration::from_secs(1) {
+        if let Next::Sleep(slice) = waiter.idle() {
+            sleeper.announce();
+            sleeper.sleep(slice);
+        }
+    }
+    let share = (used() - before).as_secs_f64() / begin.elapsed().as_secs_f64();
+    assert!(share < 0.02, "{:.2} % of a core", 100.0 * share);
 }
 
 /// Nobody asserts how long a sleep lasts: this ends only because the sleeps end.

@@ -35,7 +35,7 @@ mod survey;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::algorithms::{Algorithm, Choice, Protocol};
 use crate::topology::Topology;
@@ -51,7 +51,8 @@ use survey::Survey;
 pub struct Tuner {
     topology: Topology,
     overrides: Overrides,
-    chosen: Mutex<HashMap<Class, Choice>>,
+    /// Each class is surveyed once, however many ranks of a process ask at the same time.
+    chosen: Mutex<HashMap<Class, Arc<OnceLock<Choice>>>>,
 }
 
 impl Tuner {
@@ -77,15 +78,11 @@ impl Tuner {
     /// tens of milliseconds for hundreds and a second or so for thousands; later ones cost a look-up. Equal for all ranks, roots, and in place or not.
     pub fn choose(&self, call: &Collective) -> Choice {
         let class = Class::of(call);
-        let known = {
-            let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-            chosen.get(&class).copied()
+        let chosen = {
+            let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+            chosen.entry(class).or_default().clone()
         };
-        let choice = known.unwrap_or_else(|| {
-            let choice = self.survey(class).choice();
-            self.chosen.lock().unwrap_or_else(PoisonError::into_inner).insert(class, choice);
-            choice
-        });
+        let choice = *chosen.get_or_init(|| self.survey(class).choice());
         candidates::fitted(choice, call, &self.topology, &self.overrides)
     }
 
