@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use annulus_plan::Rank;
 use annulus_transports::acceptor::AcceptError;
-use annulus_transports::connect::{Attempt, ConnectError};
+use annulus_transports::connect::{Attempt, AttemptError, ConnectError};
 use annulus_transports::interface::{FilterError, InterfaceError};
+use rustix::io::Errno;
 
 use super::{MAX_WORLD, Refusal, UniqueIdError, WireError};
 
@@ -33,9 +34,8 @@ pub enum BootstrapError {
     Refused(#[from] Refusal),
     /// The root cannot be reached.
     #[error(
-        "rank {rank} cannot reach the root of the job, given by {source_of_root}, within {:.1} s: {}; see that rank 0 \
-         has started and that no firewall is between",
-        waited.as_secs_f64(), Attempts(attempts)
+        "rank {rank} cannot reach the root of the job, given by {source_of_root}, within {:.1} s: {}; {}",
+        waited.as_secs_f64(), Attempts(attempts), remedy_for(attempts)
     )]
     RootUnreachable {
         /// This rank.
@@ -139,7 +139,7 @@ pub enum BootstrapError {
     #[error(transparent)]
     Filter(#[from] FilterError),
     /// The operating system failed.
-    #[error("cannot join the job: {operation}: {source}")]
+    #[error("cannot join the job: {operation}: {source}{}", remedy(source))]
     Io {
         /// What was tried.
         operation: &'static str,
@@ -165,6 +165,28 @@ impl BootstrapError {
             other => Self::Io { operation: "connect to the root", source: io::Error::other(other) },
         }
     }
+}
+
+/// What may help against a root that cannot be reached.
+fn remedy_for(attempts: &[Attempt]) -> &'static str {
+    let failures = || attempts.iter().filter_map(|attempt| attempt.failure.as_ref());
+    let starved =
+        |failure: &_| matches!(failure, AttemptError::Connect(error) if lacks_descriptors(error));
+    if failures().any(starved) {
+        "this process has too many open files: raise the limit with `ulimit -n`"
+    } else if failures().any(|failure| matches!(failure, AttemptError::Broken(_))) {
+        "rank 0 does not answer: see that it runs, and that it has descriptors left (`ulimit -n`)"
+    } else {
+        "see that rank 0 has started and that no firewall is between"
+    }
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    if lacks_descriptors(error) { ": raise the limit on open files with `ulimit -n`" } else { "" }
+}
+
+fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 struct Attempts<'a>(&'a [Attempt]);

@@ -75,11 +75,11 @@ impl Gather {
         Refusal::Left { rank, claimant: self.claimant(rank) }
     }
 
-    /// What to tell everybody when time is up.
-    pub(super) fn missing(&self, waited_ms: u64) -> Refusal {
+    /// What to tell everybody when time is up. `starved`: nobody could be let in any more.
+    pub(super) fn missing(&self, waited_ms: u64, starved: bool) -> Refusal {
         let absent = self.records.iter().enumerate().filter(|(_, record)| record.is_none());
         let missing = MissingRanks::new(absent.map(|(rank, _)| rank));
-        Refusal::Missing { world: self.records.len(), missing, waited_ms }
+        Refusal::Missing { world: self.records.len(), missing, waited_ms, starved }
     }
 
     /// The records of all ranks that have come, in order.
@@ -167,7 +167,7 @@ mod tests {
         assert!(text(gather.add(record(0, u32::MAX))).contains("out of range"));
         let other = Record { version: "2".into(), ..record(0, 4) };
         assert!(text(gather.add(other)).contains("runs Annulus 2, the root runs 1"));
-        assert!(gather.missing(1000).to_string().contains("3 of 4 ranks"));
+        assert!(gather.missing(1000, false).to_string().contains("3 of 4 ranks"));
         assert!(gather.left(2).to_string().starts_with("rank 2 (process 102 on node2) left"));
     }
 }

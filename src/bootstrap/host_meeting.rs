@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
 
 use super::id::UNIQUE_ID_BYTES;
 
@@ -50,7 +51,7 @@ fn serve(listener: &UnixListener, stop: &OwnedFd, id: &[u8; UNIQUE_ID_BYTES]) {
     loop {
         let mut wait = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut wait, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,
         }
         if !wait[1].revents().is_empty() {
@@ -69,23 +70,39 @@ fn serve(listener: &UnixListener, stop: &OwnedFd, id: &[u8; UNIQUE_ID_BYTES]) {
     }
 }
 
-/// Asks at `name` until somebody answers; `None`: nobody of this user did before the deadline.
+/// Asks at `name` until somebody answers; `None`: nobody of this user was there before the deadline.
+///
+/// # Errors
+/// When this process cannot ask, and [`io::ErrorKind::TimedOut`] when somebody is there and does not answer.
 pub(super) fn ask(name: &[u8], deadline: Instant) -> io::Result<Option<[u8; UNIQUE_ID_BYTES]>> {
     let address = SocketAddr::from_abstract_name(name)?;
     let mut pause = FIRST_PAUSE;
+    let mut silent = false;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() && silent {
+            let what = "rank 0 does not answer: see that it runs, and that it has descriptors left (`ulimit -n`)";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+        }
         if left.is_zero() {
             return Ok(None);
         }
-        if let Ok(mut stream) = UnixStream::connect_addr(&address)
-            && is_ours(&stream)
-        {
-            stream.set_read_timeout(Some(ANSWER_TIME.min(left)))?;
-            let mut id = [0; UNIQUE_ID_BYTES];
-            if stream.read_exact(&mut id).is_ok() {
-                return Ok(Some(id));
+        match UnixStream::connect_addr(&address) {
+            Ok(mut stream) if is_ours(&stream) => {
+                stream.set_read_timeout(Some(ANSWER_TIME.min(left)))?;
+                let mut id = [0; UNIQUE_ID_BYTES];
+                match stream.read_exact(&mut id) {
+                    Ok(()) => return Ok(Some(id)),
+                    Err(error) => silent = error.kind() == io::ErrorKind::WouldBlock,
+                }
             }
+            Ok(_) => {}
+            Err(error)
+                if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) =>
+            {
+                return Err(error);
+            }
+            Err(_) => silent = false,
         }
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(LONGEST_PAUSE);

@@ -182,7 +182,15 @@ impl StreamSource for Peers {
             state.check(peer)?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(failed(peer, "wait for its connection", io::ErrorKind::TimedOut));
+                drop(state);
+                let own = self.reach_of(self.rank)?.addresses;
+                let own: Vec<_> = own.iter().map(SocketAddr::to_string).collect();
+                let what = format!(
+                    "none came in time to {}; choose the network with ANNULUS_SOCKET_IFNAME",
+                    own.join(", ")
+                );
+                let error = io::Error::new(io::ErrorKind::TimedOut, what);
+                return Err(failed(peer, "wait for its connection", error));
             }
             let waited = self.arrived.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;

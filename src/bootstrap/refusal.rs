@@ -102,8 +102,13 @@ pub enum Refusal {
     },
     /// Not all ranks came in time.
     #[error(
-        "{} of {world} ranks did not come within {:.1} s: {}; see whether they were started, and their logs",
-        missing.total, waited_ms.to_owned() as f64 / 1e3, missing
+        "{} of {world} ranks did not come within {:.1} s: {missing}; {}",
+        missing.total, *waited_ms as f64 / 1e3,
+        if *starved {
+            "the root's process, mostly that of rank 0, had too many open files to let them in: raise its limit with `ulimit -n`"
+        } else {
+            "see whether they were started, and their logs"
+        }
     )]
     Missing {
         /// Number of ranks.
@@ -112,6 +117,8 @@ pub enum Refusal {
         missing: MissingRanks,
         /// How long the first rank that gave up has waited, in milliseconds.
         waited_ms: u64,
+        /// Whether the root's process had no descriptors left for more ranks.
+        starved: bool,
     },
     /// A rank came, and went before all had come.
     #[error("rank {rank} ({claimant}) left before all ranks had come: see its log")]
@@ -213,8 +220,8 @@ impl Refusal {
                 w.text(theirs, MAX_VERSION);
                 w.text(ours, MAX_VERSION);
             }
-            Self::Missing { world, missing, waited_ms } => {
-                w.u8(5);
+            Self::Missing { world, missing, waited_ms, starved } => {
+                w.u8(if *starved { 9 } else { 5 });
                 w.u64(*world as u64);
                 w.u64(*waited_ms);
                 w.u64(missing.total as u64);
@@ -245,7 +252,8 @@ impl Refusal {
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(bytes);
-        let refusal = match r.u8("reason")? {
+        let reason = r.u8("reason")?;
+        let refusal = match reason {
             1 => Self::DuplicateRank {
                 rank: count(&mut r, "rank")?,
                 first: Claimant::decode(&mut r)?,
@@ -270,7 +278,7 @@ impl Refusal {
                 theirs: r.text(MAX_VERSION, "version")?,
                 ours: r.text(MAX_VERSION, "version")?,
             },
-            5 => {
+            5 | 9 => {
                 let world = count(&mut r, "world size")?;
                 let waited_ms = r.u64("time waited")?;
                 let total = count(&mut r, "number of missing ranks")?;
@@ -282,7 +290,8 @@ impl Refusal {
                     });
                 }
                 let lowest = (0..named).map(|_| count(&mut r, "rank")).collect::<Result<_, _>>()?;
-                Self::Missing { world, missing: MissingRanks { total, lowest }, waited_ms }
+                let missing = MissingRanks { total, lowest };
+                Self::Missing { world, missing, waited_ms, starved: reason == 9 }
             }
             6 => Self::Left { rank: count(&mut r, "rank")?, claimant: Claimant::decode(&mut r)? },
             7 => Self::Damaged { what: r.text(512, "damage")? },
@@ -346,7 +355,13 @@ mod tests {
                 theirs: "0.2.0".into(),
                 ours: "0.1.0".into(),
             },
-            Refusal::Missing { world: 200, missing, waited_ms: 1500 },
+            Refusal::Missing {
+                world: 200,
+                missing: missing.clone(),
+                waited_ms: 1500,
+                starved: false,
+            },
+            Refusal::Missing { world: 200, missing, waited_ms: 1500, starved: true },
             Refusal::Left { rank: 1, claimant: claimant(9) },
             Refusal::Damaged { what: "rank is cut off".into() },
             Refusal::Settings {
@@ -370,7 +385,7 @@ mod tests {
             "rank 3 is claimed twice, by process 1 on node1 and by process 2 on node2: give each process its own rank"
         );
         let missing = MissingRanks::new([1, 4, 5, 6, 9, 10].into_iter());
-        let refusal = Refusal::Missing { world: 12, missing, waited_ms: 1500 };
+        let refusal = Refusal::Missing { world: 12, missing, waited_ms: 1500, starved: false };
         assert_eq!(
             refusal.to_string(),
             "6 of 12 ranks did not come within 1.5 s: ranks 1, 4 to 6, 9, 10; see whether they were started, and their logs"

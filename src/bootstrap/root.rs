@@ -337,7 +337,9 @@ impl Timer for Root {
         }
         match (&state.phase, state.first_came) {
             (Phase::Gathering, Some(first)) => {
-                let refusal = state.gather.missing((now - first).as_millis() as u64);
+                let door = state.registration.as_ref().map(Registration::acceptor);
+                let starved = door.is_some_and(|acceptor| acceptor.is_starved());
+                let refusal = state.gather.missing((now - first).as_millis() as u64, starved);
                 self.refuse(&mut state, refusal);
             }
             (Phase::Gathering, None) | (Phase::Refused(_), _) => {

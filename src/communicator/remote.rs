@@ -51,7 +51,11 @@ fn assemble(
     };
     let membership = join(&options)?;
     let (rank, world) = (membership.rank(), membership.world());
-    let child = connect(Arc::new(membership), &news, config)?;
+    let membership = Arc::new(membership);
+    let child = connect(membership.clone(), &news, config).inspect_err(|error| {
+        // The others are going to wait for this rank's links.
+        membership.control().report(Report::Broken { reason: error.to_string() });
+    })?;
     Ok(Communicator::assemble(child.shared(rank, world, config)))
 }
 

@@ -343,7 +343,14 @@ fn remedy(attempts: &[Attempt]) -> &'static str {
     let any = |test: fn(&AttemptError) -> bool| {
         attempts.iter().filter_map(|attempt| attempt.failure.as_ref()).any(test)
     };
-    if any(|failure| matches!(failure, AttemptError::Handshake(HandshakeError::Version { .. }))) {
+    let out_of_descriptors = |error: &io::Error| {
+        matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+    };
+    if attempts.iter().any(|attempt| {
+        matches!(&attempt.failure, Some(AttemptError::Connect(error)) if out_of_descriptors(error))
+    }) {
+        "this process has too many open files: raise the limit with `ulimit -n`"
+    } else if any(|failure| matches!(failure, AttemptError::Handshake(HandshakeError::Version { .. }))) {
         "all ranks must run the same version of Annulus"
     } else if any(|failure| {
         matches!(failure, AttemptError::Handshake(HandshakeError::NotRegistered))

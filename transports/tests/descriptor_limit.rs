@@ -39,6 +39,7 @@ fn acceptor_goes_on_when_descriptors_are_free_again() {
     client.send(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(acceptor.strangers(), 0, "nobody can have been accepted");
+    assert!(acceptor.is_starved());
 
     setrlimit(Resource::Nofile, before).unwrap();
     let mut stranger = TcpStream::from(client);
@@ -47,5 +48,6 @@ fn acceptor_goes_on_when_descriptors_are_free_again() {
     let deadline = Instant::now() + Duration::from_secs(60);
     connect_tcp(&[address], &secret, hello, deadline).unwrap();
     arrivals.recv().unwrap();
+    assert!(!acceptor.is_starved());
     assert_eq!(acceptor.strangers(), 1);
 }

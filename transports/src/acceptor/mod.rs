@@ -138,6 +138,11 @@ impl Acceptor {
     pub fn strangers(&self) -> u64 {
         self.shared.strangers()
     }
+
+    /// Whether peers wait in vain at present, because this process has no descriptors left for them.
+    pub fn is_starved(&self) -> bool {
+        self.shared.is_starved()
+    }
 }
 
 impl Drop for Acceptor {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
 
 use super::{Listeners, Registry, Stream};
 use crate::handshake::{HandshakeError, ServerHandshake};
@@ -29,6 +30,8 @@ const ACCEPT_BATCH: usize = 64;
 pub(super) struct Shared {
     registry: Mutex<Registry>,
     strangers: AtomicU64,
+    /// Nobody can be let in, because the process has no descriptors left.
+    starved: AtomicBool,
     stopping: AtomicBool,
     wake: OwnedFd,
 }
@@ -40,6 +43,10 @@ impl Shared {
 
     pub(super) fn strangers(&self) -> u64 {
         self.strangers.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_starved(&self) -> bool {
+        self.starved.load(Ordering::Relaxed)
     }
 
     /// Ends the service thread soon.
@@ -88,6 +95,7 @@ impl Service {
         let shared = Arc::new(Shared {
             registry: Mutex::default(),
             strangers: AtomicU64::new(0),
+            starved: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             wake,
         });
@@ -117,7 +125,7 @@ impl Service {
             events.clear();
             let timeout = self.time_to_next_deadline();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(Errno::INTR) => {}
                 // Cannot happen with a valid epoll descriptor; should it, do not spin.
                 Err(_) => std::thread::sleep(ACCEPT_PAUSE),
             }
@@ -141,12 +149,20 @@ impl Service {
     fn accept_batch(&mut self, accept: impl Fn(&Listeners) -> io::Result<Option<Stream>>) {
         for _ in 0..ACCEPT_BATCH {
             match accept(&self.listeners) {
-                Ok(Some(stream)) => self.admit(stream),
+                Ok(Some(stream)) => {
+                    self.shared.starved.store(false, Ordering::Relaxed);
+                    self.admit(stream);
+                }
                 Ok(None) => self.shared.count_stranger(),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    _ => return self.pause_listening(),
+                    _ => {
+                        let errno = Errno::from_io_error(&error);
+                        let starved = matches!(errno, Some(Errno::MFILE | Errno::NFILE));
+                        self.shared.starved.store(starved, Ordering::Relaxed);
+                        return self.pause_listening();
+                    }
                 },
             }
         }

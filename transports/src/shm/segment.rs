@@ -80,8 +80,13 @@ fn remedy(error: &io::Error) -> &'static str {
         Some(Errno::NOMEM) => {
             "; check the memory limit of the container, `ulimit -v` and vm.max_map_count"
         }
-        Some(Errno::NOSYS) => "; memfd needs Linux 3.17, or a sandbox that lets it through",
-        Some(Errno::PERM | Errno::ACCESS) => "; a sandbox or vm.memfd_noexec forbids it",
+        Some(Errno::NOSYS) => {
+            "; memfd needs Linux 3.17, or a sandbox that lets it through; \
+             else set ANNULUS_TRANSPORT=tcp on all ranks"
+        }
+        Some(Errno::PERM | Errno::ACCESS) => {
+            "; a sandbox or vm.memfd_noexec forbids it: allow it, or set ANNULUS_TRANSPORT=tcp on all ranks"
+        }
         Some(Errno::FBIG) => "; raise the limit on file sizes (`ulimit -f`)",
         _ => "",
     }
