@@ -1,5 +1,6 @@
 //! What a user may set, by code or by environment.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use annulus_transports::checksum::ChecksumFabric;
 use annulus_transports::interface::{Filter, FilterError};
 use annulus_transports::link::Fabric;
 
+use crate::bootstrap::DEFAULT_HEARTBEAT;
 use crate::launch::{DEFAULT_TIMEOUT, ParseTimeoutError, parse_timeout};
 use crate::reduce::{Isa, IsaError};
 
@@ -18,6 +20,9 @@ use crate::reduce::{Isa, IsaError};
 pub struct Config {
     /// How long a call, or the start-up, waits before it fails: `ANNULUS_TIMEOUT`, 10 minutes by default.
     pub timeout: Duration,
+    /// How long a rank may be silent before the others count it as lost, `None` for ever: `ANNULUS_HEARTBEAT`, 5 seconds by
+    /// default. It is for stopped processes and unplugged networks; that a process has ended is noticed at once, in any case.
+    pub heartbeat: Option<Duration>,
     /// Which links may be used: `ANNULUS_TRANSPORT`.
     pub transport: Transport,
     /// What the tuner must or must not choose: `ANNULUS_ALGO` and its kin.
@@ -66,6 +71,12 @@ pub enum ConfigError {
         /// What it may be set to.
         expected: ParseTimeoutError,
     },
+    /// `ANNULUS_HEARTBEAT`.
+    #[error("ANNULUS_HEARTBEAT={value}: expected off, or a time from 100ms to an hour")]
+    Heartbeat {
+        /// What it was set to.
+        value: String,
+    },
     /// `ANNULUS_TRANSPORT`.
     #[error("ANNULUS_TRANSPORT={value}: use auto, proc, shm or tcp")]
     Transport {
@@ -108,6 +119,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             timeout: DEFAULT_TIMEOUT,
+            heartbeat: Some(DEFAULT_HEARTBEAT),
             transport: Transport::Auto,
             tuning: Overrides::default(),
             interfaces: None,
@@ -133,6 +145,10 @@ impl Config {
                 .map_err(|expected| ConfigError::Timeout { value, expected })?,
             None => defaults.timeout,
         };
+        let heartbeat = match var("ANNULUS_HEARTBEAT") {
+            Some(value) => parse_heartbeat(&value).ok_or(ConfigError::Heartbeat { value })?,
+            None => defaults.heartbeat,
+        };
         let transport = match var("ANNULUS_TRANSPORT") {
             Some(value) => Transport::from_name(&value).ok_or(ConfigError::Transport { value })?,
             None => defaults.transport,
@@ -155,7 +171,14 @@ impl Config {
         if let Some(value) = var("ANNULUS_ISA").filter(|value| !value.is_empty()) {
             Isa::parse(&value)?;
         }
-        Ok(Self { timeout, transport, tuning: Overrides::from_vars(var)?, interfaces, checksum })
+        Ok(Self {
+            timeout,
+            heartbeat,
+            transport,
+            tuning: Overrides::from_vars(var)?,
+            interfaces,
+            checksum,
+        })
     }
 
     /// The fabric with checksums, where they are wanted.
@@ -177,6 +200,17 @@ impl Config {
     }
 }
 
+/// A heartbeat that is not much longer than a busy host lets a thread wait would declare the living lost.
+const HEARTBEATS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+
+/// The heartbeat that `text` means, `Some(None)` for none at all; `None`: it makes no sense.
+fn parse_heartbeat(text: &str) -> Option<Option<Duration>> {
+    match text.trim() {
+        "off" | "0" => Some(None),
+        text => parse_timeout(text).ok().filter(|time| HEARTBEATS.contains(time)).map(Some),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,6 +219,8 @@ mod tests {
     fn refuses_what_it_cannot_understand() {
         for (name, value, hint) in [
             ("ANNULUS_TIMEOUT", "soon", "500ms"),
+            ("ANNULUS_HEARTBEAT", "10ms", "off, or a time from 100ms"),
+            ("ANNULUS_HEARTBEAT", "never", "off, or a time from 100ms"),
             ("ANNULUS_TRANSPORT", "pigeon", "auto, proc, shm or tcp"),
             ("ANNULUS_ALGO", "circle", "halving-doubling"),
             ("ANNULUS_SOCKET_IFNAME", "^", "ANNULUS_SOCKET_IFNAME"),
@@ -194,6 +230,13 @@ mod tests {
             let vars = |asked: &str| (asked == name).then(|| value.to_owned());
             let text = Config::from_vars(vars).expect_err(name).to_string();
             assert!(text.contains(hint), "{name}: {text}");
+        }
+        for (value, heartbeat) in
+            [("off", None), ("0", None), ("500ms", Some(500)), ("9", Some(9000))]
+        {
+            let vars = |name: &str| (name == "ANNULUS_HEARTBEAT").then(|| value.to_owned());
+            let heartbeat = heartbeat.map(Duration::from_millis);
+            assert_eq!(Config::from_vars(vars).expect("valid").heartbeat, heartbeat, "{value}");
         }
         assert!(Config::from_vars(|name| (name == "ANNULUS_ISA").then(String::new)).is_ok());
     }

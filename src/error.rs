@@ -1,5 +1,6 @@
 //! What can go wrong, as values.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,8 +78,11 @@ pub enum Error {
         /// The ranks that it waited for, and what was last seen of each.
         waiting_for: Vec<Missing>,
     },
-    /// A rank is gone. The communicator is broken.
-    #[error("rank {lost} (pid {pid} on {host}) is lost: {noticed}")]
+    /// A rank is gone: its process has ended or is silent, its thread has panicked, or its host cannot be reached. The communicator is
+    /// broken; [`Communicator::lost_ranks`](crate::Communicator::lost_ranks) names all that are lost.
+    ///
+    /// A rank that was only stopped for too long gets this about itself: the others have given it up.
+    #[error("rank {lost} (pid {pid} on {host}, {}) is lost: {noticed}", Last(last_operation))]
     RankLost {
         /// The rank that is gone.
         lost: Rank,
@@ -86,6 +90,8 @@ pub enum Error {
         host: String,
         /// Its process.
         pid: u32,
+        /// The last call that it is known to have made.
+        last_operation: Option<Description>,
         /// How it was noticed, and by whom.
         noticed: String,
     },
@@ -151,6 +157,17 @@ pub struct Missing {
     pub pid: u32,
     /// The last call in which this rank got a message from it, if any.
     pub last_seen: Option<Description>,
+}
+
+struct Last<'a>(&'a Option<Description>);
+
+impl fmt::Display for Last<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(last) => write!(f, "last seen in {last}"),
+            None => write!(f, "last operation unknown"),
+        }
+    }
 }
 
 fn list(missing: &[Missing]) -> String {

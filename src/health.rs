@@ -1,9 +1,9 @@
 //! Whether a communicator still works, and if not, since what.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use annulus_plan::Rank;
+use annulus_plan::{Fingerprint, Rank};
 
 use crate::Error;
 
@@ -15,6 +15,14 @@ pub(crate) struct Health {
     first: OnceLock<Error>,
     departures: AtomicUsize,
     ranks: Box<[RankState]>,
+    losses: Mutex<Vec<Loss>>,
+}
+
+/// A rank that is lost, and the call that it was last seen in.
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    rank: Rank,
+    last_operation: Option<Fingerprint>,
 }
 
 /// What the others may know of one rank. Apart from each other: ranks write to their own at each large call.
@@ -22,6 +30,8 @@ pub(crate) struct Health {
 #[repr(align(128))]
 struct RankState {
     departed: AtomicBool,
+    /// How often the control plane has answered that the rank is there.
+    present: AtomicUsize,
     /// Whether the rank may be reading others' buffers where they lie.
     reading: AtomicBool,
 }
@@ -42,6 +52,7 @@ impl Health {
             first: OnceLock::new(),
             departures: AtomicUsize::new(0),
             ranks: (0..world).map(|_| RankState::default()).collect(),
+            losses: Mutex::default(),
         }
     }
 
@@ -83,8 +94,59 @@ impl Health {
     }
 
     /// What broke the communicator.
-    pub(crate) fn error(&self) -> Option<&Error> {
-        self.first.get()
+    pub(crate) fn error(&self) -> Option<Error> {
+        let mut error = self.first.get().cloned()?;
+        if let Error::RankLost { lost, last_operation, .. } = &mut error {
+            let losses = self.losses();
+            let known = losses.iter().find(|loss| loss.rank == *lost);
+            let known = known.and_then(|loss| loss.last_operation);
+            *last_operation = known.map(Fingerprint::describe);
+        }
+        Some(error)
+    }
+
+    /// Notes that `rank` is lost, and breaks the communicator with `error` unless it is broken already.
+    pub(crate) fn lose(&self, rank: Rank, last_operation: Option<Fingerprint>, error: Error) {
+        let mut losses = self.losses();
+        if losses.iter().all(|loss| loss.rank != rank) {
+            losses.push(Loss { rank, last_operation });
+        }
+        drop(losses);
+        self.break_with(error);
+    }
+
+    /// Notes in which call a lost rank was last seen, if that is later than what is known.
+    pub(crate) fn last_seen(&self, rank: Rank, seen: Fingerprint) {
+        if let Some(loss) = self.losses().iter_mut().find(|loss| loss.rank == rank) {
+            // What it did in another communicator tells less.
+            let is_later = |known: Fingerprint| known.tag != seen.tag || known.order < seen.order;
+            if loss.last_operation.is_none_or(is_later) {
+                loss.last_operation = Some(seen);
+            }
+        }
+    }
+
+    /// The ranks that are known to be lost, in ascending order.
+    pub(crate) fn lost(&self) -> Vec<Rank> {
+        let mut lost: Vec<Rank> = self.losses().iter().map(|loss| loss.rank).collect();
+        lost.sort_unstable();
+        lost
+    }
+
+    fn losses(&self) -> MutexGuard<'_, Vec<Loss>> {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the control plane has said of `rank` that it is there.
+    pub(crate) fn confirm(&self, rank: Rank) {
+        if let Some(state) = self.ranks.get(rank) {
+            state.present.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// How often [`confirm`](Self::confirm) was called for `rank`.
+    pub(crate) fn confirmations(&self, rank: Rank) -> usize {
+        self.ranks.get(rank).map_or(0, |state| state.present.load(Ordering::Acquire))
     }
 
     /// Notes that `rank` has left in good order: an error only to those who still wait for it.

@@ -22,7 +22,7 @@ fn join(id: &UniqueId, rank: usize, world: usize, timeout: Duration) -> Joined {
     let on_notice = Arc::new(move |notice| {
         let _ = sender.send(notice);
     });
-    let options = Options { timeout, on_notice, interfaces: None, settings: 0 };
+    let options = Options { timeout, on_notice, interfaces: None, settings: 0, heartbeat: None };
     Membership::join(id, rank, world, &options).map(|membership| (membership, receiver))
 }
 

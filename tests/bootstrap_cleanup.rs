@@ -33,8 +33,13 @@ fn join_world(world: usize) -> Vec<(Membership, std::sync::mpsc::Receiver<Notice
                     let on_notice = Arc::new(move |notice| {
                         let _ = sender.send(notice);
                     });
-                    let options =
-                        Options { timeout: PATIENT, on_notice, interfaces: None, settings: 0 };
+                    let options = Options {
+                        timeout: PATIENT,
+                        on_notice,
+                        interfaces: None,
+                        settings: 0,
+                        heartbeat: None,
+                    };
                     (Membership::join(&id, rank, world, &options).expect("joined"), receiver)
                 })
             })

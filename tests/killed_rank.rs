@@ -25,11 +25,12 @@ fn rank_process() {
     let on_notice = Arc::new(move |notice| {
         let _ = sender.send(notice);
     });
-    let options = Options { timeout: PATIENT, on_notice, interfaces: None, settings: 0 };
+    let options =
+        Options { timeout: PATIENT, on_notice, interfaces: None, settings: 0, heartbeat: None };
     let _membership = Membership::launched(&launch, &options).expect("joined");
     println!("\njoined");
     while let Ok(notice) = notices.recv_timeout(PATIENT) {
-        if let Notice::Lost { rank } = notice {
+        if let Notice::Lost { rank, .. } = notice {
             println!("\nlost {rank}");
             return;
         }

@@ -22,7 +22,13 @@ fn launch(rank: usize, words: &str) -> Launch {
 }
 
 fn join(rank: usize, words: &str, timeout: Duration) -> Result<Membership, BootstrapError> {
-    let options = Options { timeout, on_notice: Arc::new(|_| {}), interfaces: None, settings: 0 };
+    let options = Options {
+        timeout,
+        on_notice: Arc::new(|_| {}),
+        interfaces: None,
+        settings: 0,
+        heartbeat: None,
+    };
     Membership::launched(&launch(rank, words), &options)
 }
 

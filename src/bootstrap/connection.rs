@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::notice::MAX_NOTICE;
-use super::reactor::{Reactor, Source, Token, lock};
+use super::reactor::{Appointment, Reactor, Source, Timer, Token, lock};
 use super::record::MAX_RECORD;
-use super::wire::{FrameKind, WireError, split_frame};
+use super::wire::{FrameKind, WireError, frame, split_frame};
 
 /// Longest payload that a peer may send: a record's or a notice's.
 const MAX_PAYLOAD: usize = if MAX_RECORD > MAX_NOTICE { MAX_RECORD } else { MAX_NOTICE };
@@ -30,6 +30,13 @@ pub(super) trait Inbox: Send + Sync {
 
     /// Nothing comes any more: the other end has closed, is gone, or sent `damage`.
     fn closed(&self, damage: Option<WireError>);
+
+    /// Nothing has come for `silence`, longer than the [heartbeat](Connection::beat) allows. The connection is still open, and
+    /// whoever takes this closes it.
+    fn silent(&self, silence: Duration);
+
+    /// What this end says when it has nothing else to say: payload of a [`FrameKind::Heartbeat`].
+    fn heartbeat(&self) -> Vec<u8>;
 }
 
 /// A connection that sends and receives frames without blocking.
@@ -38,6 +45,33 @@ pub(super) struct Connection {
     inbox: Box<dyn Inbox>,
     received: Mutex<Vec<u8>>,
     out: Mutex<Out>,
+    pulse: Mutex<Option<Pulse>>,
+    /// For timers.
+    this: Weak<Self>,
+}
+
+/// When the two ends of a connection were last heard.
+struct Pulse {
+    /// After so long without a word, the other end counts as lost; this one speaks four times as often.
+    patience: Duration,
+    heard: Instant,
+    spoke: Instant,
+    /// When this is looked at next.
+    due: Instant,
+    /// When this process last came much too late to look.
+    stalled: Option<Instant>,
+    appointment: Appointment,
+}
+
+impl Pulse {
+    /// Time by which this process is late: it was stopped, or is short of cores.
+    fn lateness(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.due)
+    }
+
+    fn is_stalled(&self, now: Instant) -> bool {
+        self.lateness(now) > self.patience / 4
+    }
 }
 
 #[derive(Default)]
@@ -54,7 +88,41 @@ impl Connection {
     /// [watched](Self::watch) yet, then.
     pub(super) fn new(socket: OwnedFd, inbox: Box<dyn Inbox>) -> Arc<Self> {
         keep_alive(&socket);
-        Arc::new(Self { socket, inbox, received: Mutex::default(), out: Mutex::default() })
+        Arc::new_cyclic(|this| Self {
+            socket,
+            inbox,
+            received: Mutex::default(),
+            out: Mutex::default(),
+            pulse: Mutex::default(),
+            this: this.clone(),
+        })
+    }
+
+    /// From now on this end says something at least every quarter of `patience`, and the other end is
+    /// [silent](Inbox::silent) when it says nothing for all of it.
+    pub(super) fn beat(&self, reactor: &Reactor, patience: Duration) {
+        let now = Instant::now();
+        let due = now + patience / 4;
+        // Locked, so that a call that comes at once finds it.
+        let mut pulse = lock(&self.pulse);
+        let appointment = reactor.call_at(due, self.this.clone());
+        *pulse = Some(Pulse { patience, heard: now, spoke: now, due, stalled: None, appointment });
+    }
+
+    fn stop_beating(&self, reactor: &Reactor) {
+        let pulse = lock(&self.pulse).take();
+        if let Some(pulse) = pulse {
+            reactor.cancel(pulse.appointment);
+        }
+    }
+
+    /// Whether this process itself was stopped, so that the other end may have missed its heartbeat.
+    pub(super) fn was_stalled(&self) -> bool {
+        let now = Instant::now();
+        lock(&self.pulse).as_ref().is_some_and(|pulse| {
+            let recent = |at| now.saturating_duration_since(at) < 2 * pulse.patience;
+            pulse.is_stalled(now) || pulse.stalled.is_some_and(recent)
+        })
     }
 
     /// Begins to receive.
@@ -72,6 +140,9 @@ impl Connection {
     /// Sends a frame, now or when the other end has read what was sent before. A broken connection is noticed by
     /// its [`Inbox`].
     pub(super) fn send(&self, frame: Arc<[u8]>) {
+        if let Some(pulse) = &mut *lock(&self.pulse) {
+            pulse.spoke = Instant::now();
+        }
         let mut out = lock(&self.out);
         if out.unsent > MAX_UNSENT {
             // Reading fails from now on, which ends the connection as if the other end had.
@@ -93,6 +164,7 @@ impl Connection {
     pub(super) fn close(&self) {
         let watch = lock(&self.out).watch.take();
         if let Some((reactor, token)) = watch {
+            self.stop_beating(&reactor);
             reactor.remove(self.socket.as_fd(), token);
         }
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
@@ -147,6 +219,9 @@ impl Connection {
                 Err(_) => return Err(None),
             };
             received.extend_from_slice(&buffer[..count]);
+            if let Some(pulse) = &mut *lock(&self.pulse) {
+                pulse.heard = Instant::now();
+            }
             let mut rest = received.as_slice();
             while let Some(frame) = split_frame(rest, MAX_PAYLOAD).map_err(Some)? {
                 self.inbox.frame(frame.kind, frame.payload).map_err(Some)?;
@@ -176,11 +251,52 @@ impl Source for Connection {
             Err(damage) => {
                 let watch = lock(&self.out).watch.take();
                 if let Some((reactor, token)) = watch {
+                    self.stop_beating(&reactor);
                     reactor.remove(self.socket.as_fd(), token);
+                    self.inbox.closed(damage);
                 }
-                self.inbox.closed(damage);
                 false
             }
+        }
+    }
+}
+
+impl Timer for Connection {
+    fn expired(&self) {
+        let now = Instant::now();
+        let silent = |pulse: &Pulse| {
+            let silence = now.saturating_duration_since(pulse.heard);
+            (silence >= pulse.patience).then_some(silence)
+        };
+        let (mut silence, mut speak) = (None, false);
+        let watched = lock(&self.out).watch.clone();
+        let Some((reactor, _)) = watched else { return };
+        if let Some(pulse) = &mut *lock(&self.pulse) {
+            if pulse.is_stalled(now) {
+                pulse.stalled = Some(now);
+            }
+            // Time during which this process itself did not run counts against nobody.
+            pulse.heard = (pulse.heard + pulse.lateness(now)).min(now);
+            silence = silent(pulse);
+            speak = now.saturating_duration_since(pulse.spoke) >= pulse.patience / 5;
+        }
+        if silence.is_some() {
+            // What is here, but has not been read, counts.
+            if !self.ready() {
+                return;
+            }
+            silence = lock(&self.pulse).as_ref().and_then(silent);
+        }
+        if let Some(silence) = silence {
+            self.inbox.silent(silence);
+            return;
+        }
+        if speak {
+            self.send(frame(FrameKind::Heartbeat, &self.inbox.heartbeat()).into());
+        }
+        if let Some(pulse) = &mut *lock(&self.pulse) {
+            pulse.due = now + pulse.patience / 4;
+            pulse.appointment = reactor.call_at(pulse.due, self.this.clone());
         }
     }
 }
@@ -197,7 +313,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// A host that vanishes without a word is noticed within half a minute. No effect on Unix sockets.
+/// A host that vanishes without a word is noticed within half a minute, whatever the heartbeat. No effect on Unix sockets.
 fn keep_alive(socket: &OwnedFd) {
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(10))

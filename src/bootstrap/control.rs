@@ -5,11 +5,12 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
 use annulus_plan::Rank;
 
 use super::connection::{Connection, Inbox};
-use super::notice::{Dispatch, Event, Notice, Report};
+use super::notice::{Dispatch, Event, Heartbeat, Loss, Notice, Report};
 use super::reactor::{Reactor, lock};
 use super::wire::{FrameKind, WireError, frame};
 
@@ -33,10 +34,18 @@ impl Control {
         Self { desk: None, tag: 0 }
     }
 
-    /// Takes over the connection to the root. `root_ranks`: the ranks that live in the root's process, and are lost with it.
-    pub(super) fn start(socket: OwnedFd, tag: u64, root_ranks: Vec<u32>) -> io::Result<Self> {
+    /// Takes over the connection to the root of the job's rank `rank`. `root_ranks`: the ranks that live in the root's process,
+    /// and are lost with it. A root that says nothing for `heartbeat` is lost.
+    pub(super) fn start(
+        socket: OwnedFd,
+        tag: u64,
+        rank: u32,
+        root_ranks: Vec<u32>,
+        heartbeat: Option<Duration>,
+    ) -> io::Result<Self> {
         let reactor = Reactor::shared()?;
         let desk = Arc::new_cyclic(|this: &Weak<Desk>| Desk {
+            rank,
             connection: Connection::new(socket, Box::new(DeskInbox(this.clone()))),
             state: Mutex::new(DeskState {
                 subscribers: Vec::new(),
@@ -44,10 +53,14 @@ impl Control {
                 reports: VecDeque::new(),
                 root_ranks,
                 root_lost: false,
+                expelled: false,
             }),
             watched: OnceLock::new(),
         });
         desk.connection.watch(&reactor)?;
+        if let Some(patience) = heartbeat {
+            desk.connection.beat(&reactor, patience);
+        }
         let _ = desk.watched.set(reactor);
         Ok(Self { desk: Some(desk), tag })
     }
@@ -60,11 +73,19 @@ impl Control {
     /// Tells all other ranks of this communicator. Does not block; when the root is gone, nobody is told.
     pub fn report(&self, report: Report) {
         if let Some(desk) = &self.desk {
-            // The root knows which rank this is.
-            let event = Event::Report { tag: self.tag, report };
-            desk.connection
-                .send(frame(FrameKind::Notice, &Dispatch { rank: 0, event }.encode()).into());
+            desk.tell_root(Event::Report { tag: self.tag, report });
         }
+    }
+
+    /// Asks the root whether the job's rank `about` is there: a [`Notice`] answers, [`Present`](Notice::Present) or what has
+    /// become of it. Does not block. `false`: there is no root to ask any more.
+    pub(super) fn inquire(&self, about: u32) -> bool {
+        let Some(desk) = &self.desk else { return false };
+        let there = !lock(&desk.state).root_lost;
+        if there {
+            desk.tell_root(Event::Inquiry { about });
+        }
+        there
     }
 
     /// From now on, and with what has happened before, `on_notice` is called, until the result is dropped.
@@ -104,6 +125,7 @@ struct Subscriber {
 impl Subscriber {
     fn deliver(&self, dispatch: &Dispatch) {
         let Some(&rank) = self.ranks.get(&dispatch.rank) else { return };
+        let members = self.ranks.len();
         let notice = match &dispatch.event {
             Event::Report { tag, .. } if *tag != self.tag => return,
             Event::Report { report: Report::Broken { reason }, .. } => {
@@ -112,8 +134,27 @@ impl Subscriber {
             Event::Report { report: Report::Aborted { reason }, .. } => {
                 Notice::Aborted { rank, reason: reason.clone() }
             }
-            Event::Left => Notice::Left { rank },
-            Event::Lost => Notice::Lost { rank },
+            // Ranks of a communicator are numbered alike on all of them.
+            Event::Report { report: Report::Lost { rank: lost, noticed }, .. } => {
+                if *lost >= members {
+                    return;
+                }
+                Notice::Lost { rank: *lost, noticed: noticed.clone(), last_operation: None }
+            }
+            Event::Report { report: Report::Departed { panicked: true }, .. } => Notice::Lost {
+                rank,
+                noticed: "its thread panicked, and dropped the communicator".into(),
+                last_operation: None,
+            },
+            Event::Report { report: Report::Departed { panicked: false }, .. } | Event::Left => {
+                Notice::Left { rank }
+            }
+            Event::Lost(Loss { noticed, last_operation }) => {
+                Notice::Lost { rank, noticed: noticed.clone(), last_operation: *last_operation }
+            }
+            Event::Present => Notice::Present { rank },
+            // Only ranks say that.
+            Event::Inquiry { .. } | Event::Disowned { .. } => return,
         };
         (self.on_notice)(notice);
     }
@@ -121,6 +162,8 @@ impl Subscriber {
 
 /// What the communicators of one rank in one job share.
 struct Desk {
+    /// This rank, in the job.
+    rank: u32,
     connection: Arc<Connection>,
     state: Mutex<DeskState>,
     /// Keeps the reactor alive.
@@ -135,6 +178,8 @@ struct DeskState {
     reports: VecDeque<Dispatch>,
     root_ranks: Vec<u32>,
     root_lost: bool,
+    /// The others have given this rank up.
+    expelled: bool,
 }
 
 impl Desk {
@@ -156,13 +201,17 @@ impl Desk {
     fn dispatch(&self, dispatch: Dispatch) {
         let mut state = lock(&self.state);
         match dispatch.event {
-            Event::Left | Event::Lost => state.gone.push(dispatch.clone()),
+            Event::Left | Event::Lost(_) => {
+                state.expelled |= dispatch.rank == self.rank;
+                state.gone.push(dispatch.clone());
+            }
             Event::Report { .. } => {
                 if state.reports.len() == MAX_KEPT {
                     state.reports.pop_front();
                 }
                 state.reports.push_back(dispatch.clone());
             }
+            Event::Present | Event::Inquiry { .. } | Event::Disowned { .. } => {}
         }
         let subscribers: Vec<_> = state.subscribers.iter().filter_map(Weak::upgrade).collect();
         drop(state);
@@ -171,8 +220,14 @@ impl Desk {
         }
     }
 
-    /// The root has closed, or is gone.
-    fn root_closed(&self) {
+    /// The root knows which rank this is.
+    fn tell_root(&self, event: Event) {
+        let dispatch = Dispatch { rank: self.rank, event };
+        self.connection.send(frame(FrameKind::Notice, &dispatch.encode()).into());
+    }
+
+    /// The root has closed, or is gone: `noticed` so.
+    fn root_closed(&self, noticed: &str) {
         let mut state = lock(&self.state);
         let left = |rank: &u32| {
             state
@@ -184,8 +239,9 @@ impl Desk {
         if !state.root_ranks.is_empty() && state.root_ranks.iter().all(left) {
             return;
         }
-        let lost: Vec<u32> = state
-            .root_ranks
+        // A rank that was given up may not conclude from that that others are lost.
+        let root_ranks = if state.expelled { &[] } else { state.root_ranks.as_slice() };
+        let lost: Vec<u32> = root_ranks
             .iter()
             .copied()
             .filter(|rank| !state.gone.iter().any(|dispatch| dispatch.rank == *rank))
@@ -193,7 +249,8 @@ impl Desk {
         state.root_lost = true;
         drop(state);
         for rank in lost {
-            self.dispatch(Dispatch { rank, event: Event::Lost });
+            let loss = Loss { noticed: noticed.into(), last_operation: None };
+            self.dispatch(Dispatch { rank, event: Event::Lost(loss) });
         }
         let state = lock(&self.state);
         let subscribers: Vec<_> = state.subscribers.iter().filter_map(Weak::upgrade).collect();
@@ -215,19 +272,43 @@ struct DeskInbox(Weak<Desk>);
 
 impl Inbox for DeskInbox {
     fn frame(&self, kind: FrameKind, payload: &[u8]) -> Result<(), WireError> {
-        if kind != FrameKind::Notice {
-            return Err(WireError::Unexpected { kind: kind as u8 });
+        match kind {
+            FrameKind::Notice => {
+                let dispatch = Dispatch::decode(payload)?;
+                if let Some(desk) = self.0.upgrade() {
+                    desk.dispatch(dispatch);
+                }
+                Ok(())
+            }
+            FrameKind::Heartbeat => Heartbeat::decode(payload).map(drop),
+            _ => Err(WireError::Unexpected { kind: kind as u8 }),
         }
-        let dispatch = Dispatch::decode(payload)?;
-        if let Some(desk) = self.0.upgrade() {
-            desk.dispatch(dispatch);
-        }
-        Ok(())
     }
 
-    fn closed(&self, _damage: Option<WireError>) {
+    fn closed(&self, damage: Option<WireError>) {
         if let Some(desk) = self.0.upgrade() {
-            desk.root_closed();
+            desk.root_closed(&match damage {
+                None => "its process, which is the root of the job, closed the control connection without a word"
+                    .to_owned(),
+                Some(damage) => format!("its process, which is the root of the job, sent a damaged frame: {damage}"),
+            });
         }
+    }
+
+    fn silent(&self, silence: Duration) {
+        if let Some(desk) = self.0.upgrade() {
+            // It may only have been stopped, and then hears why nobody listens to it any more.
+            desk.tell_root(Event::Disowned {
+                silence_ms: silence.as_millis().try_into().unwrap_or(u32::MAX),
+            });
+            desk.connection.close();
+            desk.root_closed(&format!(
+                "its process, which is the root of the job, has been silent for {silence:.1?} (ANNULUS_HEARTBEAT)"
+            ));
+        }
+    }
+
+    fn heartbeat(&self) -> Vec<u8> {
+        Heartbeat { operation: None }.encode()
     }
 }

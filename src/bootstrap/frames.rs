@@ -1,7 +1,7 @@
 //! Reads control frames without a connection, for the fuzz target.
 
 use super::WireError;
-use super::notice::{Dispatch, MAX_NOTICE};
+use super::notice::{Dispatch, Heartbeat, MAX_NOTICE};
 use super::record::{MAX_RECORD, Record, Table};
 use super::refusal::Refusal;
 use super::wire::{FrameKind, frame, split_frame};
@@ -24,6 +24,7 @@ pub fn read_frames(bytes: &[u8], world: usize) -> usize {
             FrameKind::Refusal => same(next.payload, Refusal::decode, Refusal::encode),
             FrameKind::Notice => same(next.payload, Dispatch::decode, Dispatch::encode),
             FrameKind::Goodbye => Ok(Vec::new()),
+            FrameKind::Heartbeat => same(next.payload, Heartbeat::decode, Heartbeat::encode),
         };
         let Ok(written) = read else { return sound };
         let again = frame(next.kind, &written);

@@ -115,6 +115,7 @@ mod tests {
             world,
             settings: 5,
             patience: Duration::from_secs(1),
+            heartbeat: None,
             version: "1".into(),
             pid: 100 + rank,
             host_name: format!("node{rank}"),

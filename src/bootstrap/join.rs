@@ -38,10 +38,16 @@ pub struct Options {
     /// A digest of the settings that this rank chooses its plans by: any number, the same for the same settings. Ranks whose
     /// numbers differ are refused ([`Refusal::Settings`]), since their plans would not fit together.
     pub settings: u64,
+    /// How long the other end of a control connection may be silent before it counts as lost: by this much a stopped process or an
+    /// unplugged network is noticed late. `None`: as long as it likes.
+    pub heartbeat: Option<Duration>,
 }
 
+/// How long a rank may be silent when nobody says otherwise.
+pub const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(5);
+
 impl Options {
-    /// The default timeout, no callback, no settings (0), and the interfaces that
+    /// The default timeout and heartbeat, no callback, no settings (0), and the interfaces that
     /// `ANNULUS_SOCKET_IFNAME` or `NCCL_SOCKET_IFNAME` names.
     ///
     /// # Errors
@@ -52,6 +58,7 @@ impl Options {
             on_notice: Arc::new(|_| {}),
             interfaces: interfaces_from_env()?,
             settings: 0,
+            heartbeat: Some(DEFAULT_HEARTBEAT),
         })
     }
 }
@@ -173,7 +180,8 @@ impl Membership {
             .filter(|r| (r.host_id, r.pid) == (table.root_host_id, table.root_pid))
             .map(|r| r.rank)
             .collect();
-        let control = Control::start(stream.into(), tag(secret).into(), root_ranks)
+        let (tag, own) = (tag(secret).into(), rank as u32);
+        let control = Control::start(stream.into(), tag, own, root_ranks, options.heartbeat)
             .map_err(BootstrapError::io("watch the control connection"))?;
         let members: Arc<[Member]> = table.records.into_iter().map(member).collect();
         let on_notice = options.on_notice.clone();
@@ -225,6 +233,7 @@ fn describe(
         world: world as u32,
         settings: options.settings,
         patience: deadline.saturating_duration_since(Instant::now()),
+        heartbeat: options.heartbeat,
         version: VERSION.into(),
         pid: std::process::id(),
         host_name: host_name(),

@@ -120,6 +120,11 @@ impl Membership {
         &self.control
     }
 
+    /// Asks the root whether `peer` is there: a [`Notice`] answers. Does not block. `false`: there is no root to ask any more.
+    pub fn inquire(&self, peer: Rank) -> bool {
+        self.members.get(peer).is_some_and(|member| self.control.inquire(member.joined_as))
+    }
+
     /// Where this rank accepts connections; `None` in a world of one.
     pub fn acceptor(&self) -> Option<&Arc<Acceptor>> {
         self.registration.as_ref().map(Registration::acceptor)

@@ -35,7 +35,7 @@ pub use error::BootstrapError;
 #[doc(hidden)]
 pub use frames::read_frames;
 pub use id::{UNIQUE_ID_BYTES, UniqueId, UniqueIdError};
-pub use join::Options;
+pub use join::{DEFAULT_HEARTBEAT, Options};
 pub use membership::{Member, Membership};
 pub use notice::{Notice, Report};
 pub use peers::{Peers, Segments};

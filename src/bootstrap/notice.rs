@@ -1,13 +1,15 @@
 //! What ranks tell each other outside of collectives.
 
-use annulus_plan::Rank;
+use annulus_plan::{Fingerprint, Rank};
 
 use super::wire::{Reader, WireError, Writer};
 
 /// Most bytes of a reason; longer ones are cut.
 pub(super) const MAX_REASON: u16 = 3072;
 /// Most bytes of an encoded notice.
-pub(super) const MAX_NOTICE: usize = 16 + MAX_REASON as usize;
+pub(super) const MAX_NOTICE: usize = 16 + FINGERPRINT + 1 + MAX_REASON as usize;
+/// Bytes of an encoded fingerprint.
+const FINGERPRINT: usize = 20;
 
 /// Something happened to a rank of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,13 +29,24 @@ pub enum Notice {
         /// Why, if it said so.
         reason: String,
     },
-    /// A rank has dropped its membership in the job: it is not lost, but will not answer either.
+    /// A rank has dropped this communicator, or its membership in the job: it is not lost, but will not answer either.
     Left {
         /// The rank.
         rank: Rank,
     },
-    /// The process of a rank has ended, or its host cannot be reached any more.
+    /// The process of a rank has ended or fallen silent, its thread has panicked, or its host cannot be reached any more.
+    ///
+    /// The rank may be the one that gets this notice: the others have given it up, and do not listen to it any more.
     Lost {
+        /// The rank.
+        rank: Rank,
+        /// How it was noticed.
+        noticed: String,
+        /// The call that it was last known to be in.
+        last_operation: Option<Fingerprint>,
+    },
+    /// The answer to [`Membership::inquire`](super::Membership::inquire): as far as the root knows, the rank is there.
+    Present {
         /// The rank.
         rank: Rank,
     },
@@ -55,6 +68,18 @@ pub enum Report {
         /// Why.
         reason: String,
     },
+    /// Another rank is lost to this communicator, as this one has noticed first.
+    Lost {
+        /// That rank, of this communicator.
+        rank: Rank,
+        /// How it was noticed.
+        noticed: String,
+    },
+    /// This rank has dropped the communicator, and perhaps goes on with others.
+    Departed {
+        /// Whether that happened because its thread panicked: to the others it is lost.
+        panicked: bool,
+    },
 }
 
 /// A notice on its way: of the job's rank `rank`, about the communicator `tag`.
@@ -67,9 +92,31 @@ pub(super) struct Dispatch {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    Report { tag: u64, report: Report },
+    Report {
+        tag: u64,
+        report: Report,
+    },
     Left,
-    Lost,
+    Lost(Loss),
+    /// Rank to root: is that rank there?
+    Inquiry {
+        about: u32,
+    },
+    /// Root to rank: the rank is there.
+    Present,
+    /// Rank to root: I have heard nothing of you for so long that I give you up.
+    Disowned {
+        silence_ms: u32,
+    },
+}
+
+/// What is known of a rank's end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Loss {
+    /// How it was noticed.
+    pub(super) noticed: String,
+    /// The call that it was last known to be in.
+    pub(super) last_operation: Option<Fingerprint>,
 }
 
 impl Dispatch {
@@ -77,17 +124,42 @@ impl Dispatch {
         let mut w = Writer::default();
         w.u32(self.rank);
         match &self.event {
-            Event::Report { tag, report } => {
-                let (code, reason) = match report {
-                    Report::Broken { reason } => (1, reason),
-                    Report::Aborted { reason } => (2, reason),
-                };
-                w.u8(code);
+            Event::Report { tag, report: Report::Departed { panicked } } => {
+                w.u8(10);
+                w.u64(*tag);
+                w.u8((*panicked).into());
+            }
+            Event::Report { tag, report: Report::Broken { reason } } => {
+                w.u8(1);
                 w.u64(*tag);
                 w.text(reason, MAX_REASON);
             }
+            Event::Report { tag, report: Report::Aborted { reason } } => {
+                w.u8(2);
+                w.u64(*tag);
+                w.text(reason, MAX_REASON);
+            }
+            Event::Report { tag, report: Report::Lost { rank, noticed } } => {
+                w.u8(14);
+                w.u64(*tag);
+                w.u32(*rank as u32);
+                w.text(noticed, MAX_REASON);
+            }
             Event::Left => w.u8(3),
-            Event::Lost => w.u8(4),
+            Event::Lost(loss) => {
+                w.u8(4);
+                put_operation(&mut w, loss.last_operation);
+                w.text(&loss.noticed, MAX_REASON);
+            }
+            Event::Inquiry { about } => {
+                w.u8(11);
+                w.u32(*about);
+            }
+            Event::Present => w.u8(12),
+            Event::Disowned { silence_ms } => {
+                w.u8(13);
+                w.u32(*silence_ms);
+            }
         }
         w.bytes
     }
@@ -104,11 +176,74 @@ impl Dispatch {
                 Event::Report { tag, report }
             }
             3 => Event::Left,
-            4 => Event::Lost,
+            4 => Event::Lost(Loss {
+                last_operation: operation(&mut r)?,
+                noticed: r.text(MAX_REASON, "reason")?,
+            }),
+            10 => Event::Report {
+                tag: r.u64("communicator")?,
+                report: Report::Departed { panicked: flag(&mut r, "panicked")? },
+            },
+            11 => Event::Inquiry { about: r.u32("rank")? },
+            12 => Event::Present,
+            13 => Event::Disowned { silence_ms: r.u32("silence")? },
+            14 => Event::Report {
+                tag: r.u64("communicator")?,
+                report: Report::Lost {
+                    rank: r.u32("rank")? as Rank,
+                    noticed: r.text(MAX_REASON, "reason")?,
+                },
+            },
             code => return Err(WireError::Value { field: "event", value: code.into() }),
         };
         r.finish("a notice")?;
         Ok(Self { rank, event })
+    }
+}
+
+/// What a [`FrameKind::Heartbeat`](super::wire::FrameKind::Heartbeat) says: the sender's latest operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heartbeat {
+    pub(super) operation: Option<Fingerprint>,
+}
+
+impl Heartbeat {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        put_operation(&mut w, self.operation);
+        w.bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(bytes);
+        let operation = operation(&mut r)?;
+        r.finish("a heartbeat")?;
+        Ok(Self { operation })
+    }
+}
+
+fn put_operation(w: &mut Writer, operation: Option<Fingerprint>) {
+    w.u8(operation.is_some().into());
+    if let Some(Fingerprint { call, order, tag }) = operation {
+        w.u64(call);
+        w.u64(order);
+        w.u32(tag);
+    }
+}
+
+fn operation(r: &mut Reader<'_>) -> Result<Option<Fingerprint>, WireError> {
+    if !flag(r, "operation")? {
+        return Ok(None);
+    }
+    let (call, order) = (r.u64("call")?, r.u64("order")?);
+    Ok(Some(Fingerprint { call, order, tag: r.u32("communicator")? }))
+}
+
+fn flag(r: &mut Reader<'_>, field: &'static str) -> Result<bool, WireError> {
+    match r.u8(field)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        value => Err(WireError::Value { field, value: value.into() }),
     }
 }
 
@@ -123,7 +258,16 @@ mod tests {
         let reason = "é".repeat(2000);
         for event in [
             Event::Left,
-            Event::Lost,
+            Event::Lost(Loss { noticed: "it fell silent".into(), last_operation: None }),
+            Event::Lost(Loss {
+                noticed: String::new(),
+                last_operation: Some(Fingerprint { call: 1 << 60, order: 7, tag: 3 }),
+            }),
+            Event::Inquiry { about: 70_000 },
+            Event::Present,
+            Event::Disowned { silence_ms: 5000 },
+            Event::Report { tag: 9, report: Report::Departed { panicked: true } },
+            Event::Report { tag: 9, report: Report::Lost { rank: 1, noticed: "it left".into() } },
             Event::Report { tag: 9, report: Report::Aborted { reason: "enough".into() } },
             Event::Report { tag: 9, report: Report::Broken { reason: reason.clone() } },
         ] {

@@ -123,12 +123,12 @@ impl Peers {
     /// Takes notice of who is gone, and of the communicator's end.
     pub(super) fn notice(&self, notice: &Notice) {
         match notice {
-            Notice::Left { rank } | Notice::Lost { rank } => {
+            Notice::Left { rank } | Notice::Lost { rank, .. } => {
                 lock(&self.state).gone.insert(*rank);
                 self.arrived.notify_all();
             }
             Notice::Broken { .. } | Notice::Aborted { .. } => self.interrupt(),
-            Notice::RootLost => {}
+            Notice::Present { .. } | Notice::RootLost => {}
         }
     }
 

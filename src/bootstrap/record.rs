@@ -26,6 +26,8 @@ pub(super) struct Record {
     pub(super) settings: u64,
     /// How long the rank is going to wait for the answer.
     pub(super) patience: Duration,
+    /// How long the rank and the root may be silent before they give each other up; `None`: for ever.
+    pub(super) heartbeat: Option<Duration>,
     pub(super) version: String,
     pub(super) pid: u32,
     pub(super) host_name: String,
@@ -45,6 +47,8 @@ impl Record {
         writer.u32(self.world);
         writer.u64(self.settings);
         writer.u64(self.patience.as_millis().try_into().unwrap_or(u64::MAX));
+        let heartbeat = self.heartbeat.map_or(0, |time| time.as_millis().max(1));
+        writer.u32(heartbeat.try_into().unwrap_or(u32::MAX));
         writer.text(&self.version, MAX_VERSION);
         writer.u32(self.pid);
         writer.text(&self.host_name, MAX_HOST_NAME);
@@ -67,6 +71,10 @@ impl Record {
             world: reader.u32("world size")?,
             settings: reader.u64("settings")?,
             patience: Duration::from_millis(reader.u64("timeout")?),
+            heartbeat: match reader.u32("heartbeat")? {
+                0 => None,
+                ms => Some(Duration::from_millis(ms.into())),
+            },
             version: reader.text(MAX_VERSION, "version")?,
             pid: reader.u32("process id")?,
             host_name: reader.text(MAX_HOST_NAME, "host name")?,
@@ -144,7 +152,7 @@ pub(super) mod tests {
 
     prop_compose! {
         pub(in super::super) fn any_record()(
-            (rank, world, settings, patience) in any::<(u32, u32, u64, u64)>(),
+            (rank, world, settings, patience, heartbeat) in any::<(u32, u32, u64, u64, u32)>(),
             (version, pid, host_name) in ("[ -~]{0,32}", any::<u32>(), "[a-z.é]{0,100}"),
             (host_id, cores) in any::<([u8; 16], u32)>(),
             addresses in prop::collection::vec(any::<IpAddr>(), 0..=MAX_ADDRESSES),
@@ -152,9 +160,10 @@ pub(super) mod tests {
             unix_name in prop::collection::vec(any::<u8>(), 0..=107),
         ) -> Record {
             let patience = Duration::from_millis(patience);
+            let heartbeat = (heartbeat > 0).then(|| Duration::from_millis(heartbeat.into()));
             Record {
-                rank, world, settings, patience, version, pid, host_name, host_id, cores,
-                addresses, port, unix_name
+                rank, world, settings, patience, heartbeat, version, pid, host_name, host_id,
+                cores, addresses, port, unix_name
             }
         }
     }
@@ -202,6 +211,7 @@ pub(super) mod tests {
             world: 1,
             settings: u64::MAX,
             patience: Duration::MAX,
+            heartbeat: Some(Duration::MAX),
             version: "v".repeat(500),
             pid: 1,
             host_name: "h".repeat(500),

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use annulus_plan::Rank;
+use annulus_plan::{Fingerprint, Rank};
 use annulus_transports::acceptor::{Acceptor, Handler, Registration, Stream};
 use annulus_transports::handshake::Hello;
 use annulus_transports::secret::{KeyId, Secret};
@@ -14,8 +14,8 @@ use annulus_transports::secret::{KeyId, Secret};
 use super::VERSION;
 use super::connection::{Connection, Inbox};
 use super::gather::Gather;
-use super::notice::{Dispatch, Event};
-use super::reactor::{Appointment, Reactor, Timer, lock};
+use super::notice::{Dispatch, Event, Heartbeat, Loss};
+use super::reactor::{Appointment, Reactor, Source, Timer, lock};
 use super::record::{Record, Table};
 use super::refusal::Refusal;
 use super::wire::{FrameKind, WireError, frame};
@@ -71,7 +71,14 @@ struct Seat {
     connection: Arc<Connection>,
     /// Once it has come into the table.
     rank: Option<u32>,
+    /// After so long without a word, it is lost.
+    heartbeat: Option<Duration>,
+    /// Whether it lives in this process.
+    here: bool,
+    /// It has said goodbye, or the others know already that it is lost.
     left: bool,
+    /// The call that it last spoke of.
+    operation: Option<Fingerprint>,
 }
 
 /// Opens the door of an acceptor to the root, as long as the root is there.
@@ -143,7 +150,15 @@ impl Root {
         state.next_seat += 1;
         let inbox = SeatInbox { root: self.clone(), seat };
         let connection = Connection::new(socket, Box::new(inbox));
-        state.seats.insert(seat, Seat { connection: connection.clone(), rank: None, left: false });
+        let vacant = Seat {
+            connection: connection.clone(),
+            rank: None,
+            heartbeat: None,
+            here: false,
+            left: false,
+            operation: None,
+        };
+        state.seats.insert(seat, vacant);
         drop(state);
         if connection.watch(&self.reactor).is_err() {
             self.state().seats.remove(&seat);
@@ -160,7 +175,8 @@ impl Root {
                 return Err(damage);
             }
         };
-        let (rank, patience) = (record.rank, record.patience);
+        let (rank, patience, heartbeat) = (record.rank, record.patience, record.heartbeat);
+        let here = (record.host_id, record.pid) == (self.host_id, std::process::id());
         match &state.phase {
             Phase::Gathering => {
                 let now = Instant::now();
@@ -174,7 +190,7 @@ impl Root {
                 match state.gather.add(record) {
                     Ok(complete) => {
                         if let Some(seat) = state.seats.get_mut(&seat) {
-                            seat.rank = Some(rank);
+                            (seat.rank, seat.heartbeat, seat.here) = (Some(rank), heartbeat, here);
                         }
                         if complete {
                             self.complete(state);
@@ -215,6 +231,9 @@ impl Root {
         let frame: Arc<[u8]> = frame(FrameKind::Table, &table.encode()).into();
         for seat in state.seats.values().filter(|seat| seat.rank.is_some()) {
             seat.connection.send(frame.clone());
+            if let Some(patience) = seat.heartbeat {
+                seat.connection.beat(&self.reactor, patience);
+            }
         }
         let registration = if state.listens_alone { state.registration.take() } else { None };
         drop(state);
@@ -264,37 +283,126 @@ impl Root {
             return Err(WireError::Unexpected { kind: FrameKind::Notice as u8 });
         };
         dispatch.rank = *rank;
-        if matches!(dispatch.event, Event::Report { .. }) {
-            Self::relay(&state, &dispatch);
+        match dispatch.event {
+            Event::Report { .. } => Self::relay(&state, &dispatch),
+            Event::Inquiry { about } if about != *rank => {
+                drop(state);
+                self.inquire(seat, about);
+            }
+            Event::Disowned { silence_ms } => {
+                drop(state);
+                self.disowned(seat, Duration::from_millis(silence_ms.into()));
+            }
+            // Only the root says that.
+            Event::Inquiry { .. } | Event::Left | Event::Lost(_) | Event::Present => {}
         }
         Ok(())
+    }
+
+    /// Tells the rank of `seat` whether rank `about` is there, if it is. If not, it is told, or has been, like all others.
+    fn inquire(&self, seat: u64, about: u32) {
+        let connection = |state: &State| {
+            let mut seats = state.seats.values();
+            let found = seats.find(|seat| seat.rank == Some(about) && !seat.left);
+            found.map(|seat| seat.connection.clone())
+        };
+        let Some(suspect) = connection(&self.state()) else { return };
+        // The news of its end may be here already, behind what asks for it.
+        suspect.ready();
+        let state = self.state();
+        if connection(&state).is_some()
+            && let Some(seat) = state.seats.get(&seat)
+        {
+            let answer = Dispatch { rank: about, event: Event::Present };
+            seat.connection.send(frame(FrameKind::Notice, &answer.encode()).into());
+        }
+    }
+
+    /// The rank of `seat` has heard nothing of this root for too long, and goes its own way. To the others it is lost; but if
+    /// this process was stopped, they all go, and the ranks of this process are those that are lost.
+    fn disowned(&self, seat: u64, silence: Duration) {
+        let mut state = self.state();
+        let Some(Seat { rank: Some(rank), connection, .. }) = state.seats.get(&seat) else {
+            return;
+        };
+        if connection.was_stalled() {
+            for own in state.seats.values().filter(|own| own.here) {
+                let Some(own_rank) = own.rank else { continue };
+                let noticed = format!(
+                    "rank {rank} has given it up, having heard nothing from its process for {silence:.1?}"
+                );
+                let loss = Loss { noticed, last_operation: own.operation };
+                let word = Dispatch { rank: own_rank, event: Event::Lost(loss) };
+                own.connection.send(frame(FrameKind::Notice, &word.encode()).into());
+            }
+        }
+        let noticed = format!("it has heard nothing from the root of the job for {silence:.1?}");
+        self.lose(&mut state, seat, noticed);
+    }
+
+    /// Tells everybody that the rank of `seat` is lost, once.
+    fn lose(&self, state: &mut State, seat: u64, noticed: String) {
+        let Some(seat) = state.seats.get_mut(&seat) else { return };
+        if let (false, Some(rank)) = (std::mem::replace(&mut seat.left, true), seat.rank)
+            && state.phase == Phase::Running
+        {
+            let event = Event::Lost(Loss { noticed, last_operation: seat.operation });
+            Self::relay(state, &Dispatch { rank, event });
+        }
+    }
+
+    /// Nothing has come from a rank for `silence`.
+    fn silent(&self, seat: u64, silence: Duration) {
+        let mut state = self.state();
+        let noticed = format!(
+            "the root of the job has heard nothing from it for {silence:.1?} (ANNULUS_HEARTBEAT)"
+        );
+        if let Some(Seat { connection, rank: Some(rank), operation, .. }) = state.seats.get(&seat) {
+            // It may only have been stopped, and then hears why nobody listens to it any more.
+            let loss = Loss { noticed: noticed.clone(), last_operation: *operation };
+            let word = Dispatch { rank: *rank, event: Event::Lost(loss) };
+            connection.send(frame(FrameKind::Notice, &word.encode()).into());
+            connection.close();
+        }
+        self.lose(&mut state, seat, noticed);
+        drop(state);
+        self.gone(seat, None);
+    }
+
+    /// A rank's word that it is there.
+    fn heard(&self, seat: u64, heartbeat: Heartbeat) {
+        if let Some(seat) = self.state().seats.get_mut(&seat) {
+            seat.operation = heartbeat.operation.or(seat.operation);
+        }
     }
 
     fn goodbye(&self, seat: u64) {
         let mut state = self.state();
         let Some(seat) = state.seats.get_mut(&seat) else { return };
-        seat.left = true;
-        if let Some(rank) = seat.rank
+        if let (false, Some(rank)) = (std::mem::replace(&mut seat.left, true), seat.rank)
             && state.phase == Phase::Running
         {
             Self::relay(&state, &Dispatch { rank, event: Event::Left });
         }
     }
 
-    fn gone(&self, seat: u64) {
+    /// The connection of a seat has ended, perhaps because of `damage`.
+    fn gone(&self, seat: u64, damage: Option<WireError>) {
         let mut state = self.state();
+        self.lose(
+            &mut state,
+            seat,
+            match damage {
+                None => {
+                    "its process ended, or closed the control connection without a goodbye".into()
+                }
+                Some(damage) => format!("it sent the root of the job a damaged frame: {damage}"),
+            },
+        );
         let Some(seat) = state.seats.remove(&seat) else { return };
-        if let Some(rank) = seat.rank {
-            match state.phase {
-                Phase::Gathering => {
-                    let refusal = state.gather.left(rank as Rank);
-                    self.refuse(&mut state, refusal);
-                }
-                Phase::Running if !seat.left => {
-                    Self::relay(&state, &Dispatch { rank, event: Event::Lost });
-                }
-                _ => {}
-            }
+        if let (Phase::Gathering, Some(rank)) = (&state.phase, seat.rank) {
+            let refusal = state.gather.left(rank as Rank);
+            self.refuse(&mut state, refusal);
         }
         let over =
             state.phase == Phase::Running && !state.seats.values().any(|seat| seat.rank.is_some());
@@ -371,13 +479,25 @@ impl Inbox for SeatInbox {
                 self.root.goodbye(self.seat);
                 Ok(())
             }
+            FrameKind::Heartbeat => {
+                self.root.heard(self.seat, Heartbeat::decode(payload)?);
+                Ok(())
+            }
             FrameKind::Table | FrameKind::Refusal => {
                 Err(WireError::Unexpected { kind: kind as u8 })
             }
         }
     }
 
-    fn closed(&self, _damage: Option<WireError>) {
-        self.root.gone(self.seat);
+    fn closed(&self, damage: Option<WireError>) {
+        self.root.gone(self.seat, damage);
+    }
+
+    fn silent(&self, silence: Duration) {
+        self.root.silent(self.seat, silence);
+    }
+
+    fn heartbeat(&self) -> Vec<u8> {
+        Heartbeat { operation: None }.encode()
     }
 }

@@ -23,13 +23,21 @@ pub(super) enum FrameKind {
     Notice = 4,
     /// Rank to root: I leave, and all is well.
     Goodbye = 5,
+    /// Either way, when there has been nothing else to say for a while: I am here.
+    Heartbeat = 6,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<Self> {
-        [Self::Join, Self::Table, Self::Refusal, Self::Notice, Self::Goodbye]
-            .into_iter()
-            .find(|kind| *kind as u8 == code)
+        const ALL: [FrameKind; 6] = [
+            FrameKind::Join,
+            FrameKind::Table,
+            FrameKind::Refusal,
+            FrameKind::Notice,
+            FrameKind::Goodbye,
+            FrameKind::Heartbeat,
+        ];
+        ALL.into_iter().find(|kind| *kind as u8 == code)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use annulus_plan::{Collective, CollectiveKind, Fingerprint, Rank, Scalar, algorithms};
 use annulus_transports::link::LinkError;
@@ -16,6 +17,11 @@ use crate::error::Missing;
 use crate::executor::{Buffers, Executor, Extents, Failure, Program, Watch};
 use crate::reduce::{self, Kernel};
 use crate::scratch::Scratch;
+
+/// How long the control plane's word may take when a link breaks before it is asked.
+const GRACE: Duration = Duration::from_millis(30);
+/// How long its answer may take: it is there in a millisecond, unless the machine is very busy.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
 
 /// After so many different calls the cached programs are dropped, so that a program with
 /// ever-changing sizes does not fill memory.
@@ -126,7 +132,7 @@ impl Engine {
         operation: &Operation,
     ) -> Result<(), Error> {
         if shared.health.is_broken() {
-            return Err(shared.broken());
+            return Err(self.broken(shared));
         }
         self.sequence += 1;
         self.last = None;
@@ -145,8 +151,10 @@ impl Engine {
         let number = match self.programs.find(&operation.call) {
             Some(number) => number,
             None => {
-                let program = compile(shared, &operation.call, &mut self.executor)
-                    .map_err(|error| shared.fail(Failure::Link(error), fingerprint, Vec::new()))?;
+                let program = match compile(shared, &operation.call, &mut self.executor) {
+                    Ok(program) => program,
+                    Err(error) => return Err(self.fail(shared, error.into(), fingerprint)),
+                };
                 self.programs.insert(operation.call, program)
             }
         };
@@ -203,9 +211,22 @@ impl Engine {
                 .collect(),
             _ => Vec::new(),
         };
-        let error = shared.fail(failure, fingerprint, missing);
+        shared.fail(failure, fingerprint, missing);
         // The caller gets its buffers back, which peers may be reading.
         shared.health.wait_for_readers(shared.rank);
+        self.broken(shared)
+    }
+
+    /// The error that all calls return since the communicator broke, with what this rank's links know of one that is lost.
+    #[cold]
+    pub(super) fn broken(&self, shared: &Shared) -> Error {
+        let error = shared.broken();
+        if let Error::RankLost { lost, .. } = error
+            && let Some(seen) = self.executor.links.last_seen(lost)
+        {
+            shared.health.last_seen(lost, seen);
+            return shared.broken();
+        }
         error
     }
 
@@ -295,7 +316,7 @@ impl Shared {
     /// The error that all calls return since the communicator broke.
     #[cold]
     pub(super) fn broken(&self) -> Error {
-        self.health.error().cloned().expect("a broken communicator knows since what")
+        self.health.error().expect("a broken communicator knows since what")
     }
 
     /// Breaks the communicator because of `failure` and tells the other ranks.
@@ -307,22 +328,21 @@ impl Shared {
         waiting_for: Vec<Missing>,
     ) -> Error {
         let rank = self.rank;
+        let failure = self.judge(failure);
         let error = match failure {
             Failure::Broken => return self.broken(),
             Failure::Link(LinkError::Mismatch { peer, theirs, ours }) => {
                 Error::Mismatch { rank, peer, ours: ours.describe(), theirs: theirs.describe() }
             }
-            Failure::Link(LinkError::Closed { peer, transport }) => {
-                self.lost(peer, format!("its {transport} link to rank {rank} closed"))
-            }
             Failure::Link(source) => Error::Link { rank, source: Arc::new(source) },
-            Failure::Departed { peer } => self.lost(
-                peer,
-                format!(
-                    "it left the communicator while rank {rank} was in {}",
-                    fingerprint.describe()
-                ),
-            ),
+            Failure::Lost { peer, noticed } => {
+                return self.lose(peer, noticed);
+            }
+            Failure::Departed { peer } => {
+                let call = fingerprint.describe();
+                let noticed = format!("it left the communicator while rank {rank} was in {call}");
+                return self.lose(peer, noticed);
+            }
             Failure::Deadline { waited, .. } => {
                 Error::Timeout { rank, call: fingerprint.describe(), waited, waiting_for }
             }
@@ -340,8 +360,63 @@ impl Shared {
         first
     }
 
-    fn lost(&self, lost: Rank, noticed: String) -> Error {
+    /// Breaks the communicator because `lost` is gone, which this rank is the first to notice.
+    fn lose(&self, lost: Rank, noticed: String) -> Error {
+        let already = self.health.is_broken();
         let (host, pid) = self.peers.whereabouts(lost);
-        Error::RankLost { lost, host, pid, noticed }
+        let error = Error::RankLost { lost, host, pid, last_operation: None, noticed };
+        self.health.lose(lost, None, error);
+        let first = self.broken();
+        if !already {
+            self.peers.report(&first);
+        }
+        first
+    }
+
+    /// A link breaks when its peer is gone, but also when the peer has failed or left, or when only the network between the two
+    /// is broken. All ranks must name the same one, so the control plane, which knows of all, has the say. Waits for it, for
+    /// [`GRACE`] as a rule, at most [`ANSWER_TIME`].
+    fn judge(&self, failure: Failure) -> Failure {
+        let (Failure::Link(
+            LinkError::Closed { peer, .. }
+            | LinkError::Io { peer, .. }
+            | LinkError::Segment { peer, .. },
+        )
+        | Failure::Departed { peer }) = failure
+        else {
+            return failure;
+        };
+        let begun = Instant::now();
+        let mut asked = None;
+        loop {
+            if self.health.is_broken() {
+                return Failure::Broken;
+            }
+            if self.health.has_departed(peer) {
+                return Failure::Departed { peer };
+            }
+            let waited = begun.elapsed();
+            match asked {
+                None if waited >= GRACE => {
+                    asked = Some(self.health.confirmations(peer));
+                    if !self.peers.inquire(peer) {
+                        return match failure {
+                            Failure::Link(LinkError::Closed { peer, transport }) => {
+                                let rank = self.rank;
+                                let noticed = format!("its {transport} link to rank {rank} closed");
+                                Failure::Lost { peer, noticed }
+                            }
+                            other => other,
+                        };
+                    }
+                }
+                Some(before)
+                    if self.health.confirmations(peer) > before || waited >= ANSWER_TIME =>
+                {
+                    return failure;
+                }
+                _ => thread::sleep(Duration::from_millis(1)),
+            }
+        }
     }
 }

@@ -13,7 +13,7 @@ use annulus_plan::{Buffer, CollectiveKind, DataType, Fingerprint, Rank, Span};
 use super::Shared;
 use super::engine::Engine;
 use crate::Error;
-use crate::executor::{Buffers, Extents, Failure, Program};
+use crate::executor::{Buffers, Extents, Program};
 use crate::reduce::Kernel;
 
 /// After so many different exchanges the cached programs are dropped.
@@ -58,7 +58,7 @@ impl Engine {
         exchange: &Exchange,
     ) -> Result<(), Error> {
         if shared.health.is_broken() {
-            return Err(shared.broken());
+            return Err(self.broken(shared));
         }
         let kind = exchange.call.kind();
         if kind == CollectiveKind::AllToAllV {
@@ -79,8 +79,10 @@ impl Engine {
                 Instant::now() + shared.timeout,
             );
             let nameless = Fingerprint { tag: shared.tag, ..Fingerprint::default() };
-            let program =
-                program.map_err(|error| shared.fail(Failure::Link(error), nameless, Vec::new()))?;
+            let program = match program {
+                Ok(program) => program,
+                Err(error) => return Err(self.fail(shared, error.into(), nameless)),
+            };
             if self.exchanges.programs.len() == MAX_PROGRAMS {
                 self.exchanges.programs.clear();
             }

@@ -109,7 +109,18 @@ impl Peers for LocalPeers {
     fn report(&self, _error: &Error) {}
 
     fn depart(&self, rank: Rank) {
-        self.world.health.depart(rank);
+        if thread::panicking() {
+            let (host, pid) = self.whereabouts(rank);
+            let noticed = "its thread panicked, and dropped the communicator".to_owned();
+            let error = Error::RankLost { lost: rank, host, pid, last_operation: None, noticed };
+            self.world.health.lose(rank, None, error);
+        } else {
+            self.world.health.depart(rank);
+        }
+    }
+
+    fn inquire(&self, _rank: Rank) -> bool {
+        false
     }
 
     fn whereabouts(&self, _rank: Rank) -> (String, u32) {

@@ -163,7 +163,13 @@ impl Communicator {
 
     /// What broke the communicator, if it is broken.
     pub fn error(&self) -> Option<Error> {
-        self.shared.health.error().cloned()
+        self.shared.health.error()
+    }
+
+    /// The ranks that are known to be lost so far, in ascending order. There may be more than the one that
+    /// [`Error::RankLost`] names, and one that was only stopped for too long may find itself among them.
+    pub fn lost_ranks(&self) -> Vec<Rank> {
+        self.shared.health.lost()
     }
 
     fn assemble(shared: Shared) -> Self {

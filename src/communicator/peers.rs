@@ -15,6 +15,10 @@ pub(super) trait Peers: Send + Sync {
     /// Where `rank` runs: host name and process id.
     fn whereabouts(&self, rank: Rank) -> (String, u32);
 
+    /// Asks the control plane whether `rank` is there; the answer goes to the communicator's health. `false`: nobody
+    /// knows more than this rank itself.
+    fn inquire(&self, rank: Rank) -> bool;
+
     /// How children of a split find each other.
     fn split(&self, request: &super::split::Request) -> Result<super::split::Child, Error>;
 }

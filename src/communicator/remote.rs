@@ -48,6 +48,7 @@ fn assemble(
         on_notice,
         interfaces: config.interfaces.clone(),
         settings: config.digest(),
+        heartbeat: config.heartbeat,
     };
     let membership = join(&options)?;
     let (rank, world) = (membership.rank(), membership.world());
@@ -168,12 +169,21 @@ impl Peers for RemotePeers {
         let reason = error.to_string();
         self.membership.control().report(match error {
             Error::Aborted { .. } => Report::Aborted { reason },
+            Error::RankLost { lost, noticed, .. } => {
+                Report::Lost { rank: *lost, noticed: noticed.clone() }
+            }
             _ => Report::Broken { reason },
         });
     }
 
-    /// Dropping the membership tells the others.
-    fn depart(&self, _rank: Rank) {}
+    fn depart(&self, _rank: Rank) {
+        let panicked = std::thread::panicking();
+        self.membership.control().report(Report::Departed { panicked });
+    }
+
+    fn inquire(&self, rank: Rank) -> bool {
+        self.membership.inquire(rank)
+    }
 
     fn whereabouts(&self, rank: Rank) -> (String, u32) {
         let member = &self.membership.members()[rank];
@@ -239,13 +249,14 @@ fn tell(health: &Health, members: &[Member], notice: Notice) {
             health.break_with(Error::Aborted { rank });
         }
         Notice::Left { rank } => health.depart(rank),
-        Notice::Lost { rank } => {
+        Notice::Lost { rank, noticed, last_operation } => {
             let (host, pid) = members
                 .get(rank)
                 .map_or_else(Default::default, |member| (member.host.clone(), member.pid));
-            let noticed = "its control connection closed without a goodbye".to_owned();
-            health.break_with(Error::RankLost { lost: rank, host, pid, noticed });
+            let error = Error::RankLost { lost: rank, host, pid, last_operation: None, noticed };
+            health.lose(rank, last_operation, error);
         }
+        Notice::Present { rank } => health.confirm(rank),
         // The ranks of the root's process were lost before, each with a notice of its own, or have left. Data
         // still flows between the others.
         Notice::RootLost => {}

@@ -44,6 +44,8 @@ pub(crate) enum Failure {
     Broken,
     /// A peer that this rank waited for has left the communicator.
     Departed { peer: Rank },
+    /// A peer is gone: this is how that was `noticed`.
+    Lost { peer: Rank, noticed: String },
 }
 
 impl From<LinkError> for Failure {

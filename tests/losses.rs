@@ -1,0 +1,247 @@
+//! A rank is lost in every way that a rank can be lost: each other rank gets the same error, which names it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use annulus::{Communicator, Config, Error, Launch, ReduceOp, Transport};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Set in the ranks' processes only: the transport.
+const TRANSPORT: &str = "ANNULUS_TEST_LOSS_TRANSPORT";
+/// What the rank does when it has made some calls.
+const FATE: &str = "ANNULUS_TEST_LOSS_FATE";
+
+/// Not a test by itself: what each rank's process runs, with a launcher's variables. It calls until a call fails, prints what
+/// it got, and goes when it is told to.
+#[test]
+fn rank_process() {
+    let Some(transport) = std::env::var_os(TRANSPORT) else { return };
+    let mut config = Config::default();
+    config.timeout = Duration::from_secs(60);
+    config.heartbeat = Some(Duration::from_secs(1));
+    config.transport = transport.to_str().and_then(Transport::from_name).expect("a transport");
+    let launch = Launch::from_env().expect("a launch");
+    let comm = Communicator::launched(&launch, &config).expect("ranks meet");
+    match std::env::var(FATE).as_deref() {
+        Ok("exit") => {
+            calls(&comm, Some(3)).expect("nobody has gone yet");
+            std::process::exit(0);
+        }
+        Ok("panic") => {
+            let rank = std::thread::spawn(move || {
+                calls(&comm, Some(3)).expect("nobody has gone yet");
+                panic!("as the test wants it");
+            });
+            rank.join().expect_err("it panics");
+        }
+        _ => {
+            let error = calls(&comm, None).expect_err("a rank is lost");
+            let again = comm.barrier().expect_err("broken for good");
+            assert_eq!(error.to_string(), again.to_string());
+            match &error {
+                Error::RankLost { lost, pid, last_operation, .. } => {
+                    let known = last_operation.map_or("nothing", |_| "a call");
+                    println!("\nlost {lost} {pid} {known} {:?} {error}", comm.lost_ranks());
+                }
+                other => println!("\nfailed {other}"),
+            }
+        }
+    }
+    // Processes that end would be lost as well, and perhaps noticed first.
+    let _ = std::io::stdin().lines().next();
+}
+
+/// Makes calls until one fails, or `most` rounds.
+fn calls(comm: &Communicator, most: Option<usize>) -> Result<(), Error> {
+    let ranks = comm.world_size() as f32;
+    for round in 0..most.unwrap_or(usize::MAX) {
+        let mut small = [1.0_f32; 4];
+        comm.all_reduce(&mut small, ReduceOp::Sum)?;
+        let mut large = vec![2.0_f32; 100_000];
+        comm.all_reduce(&mut large, ReduceOp::Sum)?;
+        assert_eq!((small[3], large[99_999]), (ranks, 2.0 * ranks));
+        if round == 1 {
+            println!("\nworks");
+        }
+    }
+    Ok(())
+}
+
+struct Rank {
+    process: Child,
+    lines: Box<dyn Iterator<Item = String>>,
+    /// Closing it tells the process to go.
+    _stdin: ChildStdin,
+}
+
+impl Rank {
+    fn start(rank: usize, world: usize, transport: &str, fate: &str, name: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "rank_process", "--nocapture", "--test-threads=1"])
+            .env(TRANSPORT, transport)
+            .env(FATE, fate)
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", world.to_string())
+            .env("LOCAL_WORLD_SIZE", world.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", "1")
+            .env("TORCHELASTIC_RUN_ID", format!("{name}-{}", std::process::id()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a process");
+        let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        let stdin = process.stdin.take().expect("piped");
+        Self { process, lines: Box::new(lines.map_while(Result::ok)), _stdin: stdin }
+    }
+
+    fn says(&mut self, beginning: &str) -> Option<String> {
+        self.lines.by_ref().find(|line| line.starts_with(beginning) || line.starts_with("failed"))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).expect("it is there");
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Starts `world` ranks, of which `victim` meets its `fate`; returns what the others say.
+fn lose(world: usize, victim: usize, transport: &str, fate: &str) {
+    let name = format!("{fate}-{transport}-{world}-{victim}");
+    let fate_of = |rank| if rank == victim { fate } else { "survives" };
+    let mut ranks: Vec<_> =
+        (0..world).map(|rank| Rank::start(rank, world, transport, fate_of(rank), &name)).collect();
+    for rank in &mut ranks {
+        rank.says("works").expect("calls succeed");
+    }
+    match fate {
+        "kill" => ranks[victim].signal(Signal::KILL),
+        "stop" => ranks[victim].signal(Signal::STOP),
+        _ => {} // it goes by itself
+    }
+    let pid = ranks[victim].process.id();
+    let expected =
+        |known| format!("lost {victim} {pid} {known} [{victim}] rank {victim} (pid {pid} on ");
+    let mut known = false;
+    for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+        let said = process.says("lost ").expect("an error, not a hang");
+        // Not all of them got messages from it.
+        let knows = said.starts_with(&expected("a call"));
+        assert!(knows || said.starts_with(&expected("nothing")), "{name}: rank {rank}: {said}");
+        known |= knows;
+    }
+    assert!(known, "{name}: somebody knows in which call it was last seen");
+    if fate == "stop" {
+        ranks[victim].signal(Signal::CONT);
+        let said = ranks[victim].says("lost ").expect("an error, not a hang");
+        let expected = format!("lost {victim} {pid} ");
+        assert!(said.starts_with(&expected), "{name}: the stopped one: {said}");
+    }
+    let _ = std::io::stdout().flush();
+}
+
+#[test]
+fn a_killed_process() {
+    for transport in ["shm", "tcp"] {
+        for (world, victim) in [(2, 0), (2, 1), (4, 0), (4, 2)] {
+            lose(world, victim, transport, "kill");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_process() {
+    for transport in ["shm", "tcp"] {
+        for (world, victim) in [(2, 1), (4, 0), (4, 3)] {
+            lose(world, victim, transport, "stop");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_exits() {
+    for transport in ["shm", "tcp"] {
+        for victim in [0, 1] {
+            lose(4, victim, transport, "exit");
+        }
+    }
+}
+
+#[test]
+fn a_rank_whose_thread_panics() {
+    for transport in ["shm", "tcp"] {
+        for victim in [0, 3] {
+            lose(4, victim, transport, "panic");
+        }
+    }
+}
+
+/// Ranks that are threads of one process.
+#[test]
+fn a_thread_that_panics() {
+    let mut config = Config::default();
+    config.timeout = Duration::from_secs(60);
+    for transport in [Transport::Proc, Transport::Shm, Transport::Tcp] {
+        config.transport = transport;
+        let ranks = Communicator::local_with(3, &config).expect("ranks meet");
+        let through = Arc::new(Barrier::new(3));
+        let threads: Vec<_> = ranks
+            .into_iter()
+            .map(|comm| {
+                let through = through.clone();
+                std::thread::spawn(move || {
+                    comm.barrier().expect("all are there");
+                    through.wait(); // a loss ends calls that could have ended well
+                    assert_ne!(comm.rank(), 1, "as the test wants it");
+                    (comm.barrier().expect_err("one is gone"), comm.lost_ranks())
+                })
+            })
+            .collect();
+        for (rank, thread) in threads.into_iter().enumerate() {
+            match thread.join() {
+                Ok((error, lost)) => {
+                    assert!(matches!(error, Error::RankLost { lost: 1, .. }), "{error}");
+                    assert!(error.to_string().contains("panicked"), "{error}");
+                    assert_eq!(lost, [1]);
+                }
+                Err(_) => assert_eq!(rank, 1),
+            }
+        }
+    }
+}
+
+/// A member drops a communicator that was split off, and goes on with the whole.
+#[test]
+fn a_rank_that_leaves_a_split() {
+    for transport in [Transport::Proc, Transport::Shm, Transport::Tcp] {
+        let mut config = Config::default();
+        config.timeout = Duration::from_secs(600);
+        config.transport = transport;
+        let ranks = Communicator::local_with(3, &config).expect("ranks meet");
+        std::thread::scope(|threads| {
+            for comm in &ranks {
+                threads.spawn(move || {
+                    let part = comm.split(Some(0), 0).expect("split").expect("a color");
+                    part.barrier().expect("all are there");
+                    if comm.rank() == 1 {
+                        drop(part);
+                    } else {
+                        let error = part.barrier().expect_err("one has left");
+                        assert!(matches!(error, Error::RankLost { lost: 1, .. }), "{error}");
+                        assert!(error.to_string().contains("left the communicator"), "{error}");
+                    }
+                    comm.barrier().expect("the whole is sound");
+                });
+            }
+        });
+    }
+}
