@@ -53,10 +53,22 @@ impl RawCall {
         Self { factor: Some(Factor::At(factor)), ..self }
     }
 
+    /// Which call it is.
+    #[inline]
+    pub fn collective(&self) -> &Collective {
+        &self.collective
+    }
+
+    /// Whether input and output coincide when `rank` makes the call.
+    #[inline]
+    pub fn is_in_place(&self, rank: Rank) -> bool {
+        coincide(&self.collective, rank, self.input, self.output)
+    }
+
     #[inline]
     fn operation(&self, rank: Rank) -> Operation {
         let Self { collective, factor, input, output } = *self;
-        let in_place = coincide(&collective, rank, input, output);
+        let in_place = self.is_in_place(rank);
         Operation { call: collective.with_in_place(in_place), factor, input, output }
     }
 }

@@ -105,6 +105,15 @@ impl Explanation {
             bounded: largest.is_some(),
         }
     }
+
+    /// The predicted seconds of the choice, for calls of [`compared_bytes`](Self::compared_bytes); `None` if nothing
+    /// could be predicted.
+    pub fn predicted_seconds(&self) -> Option<f64> {
+        self.candidates.iter().find_map(|candidate| match candidate.verdict {
+            Verdict::Chosen { seconds } => seconds,
+            _ => None,
+        })
+    }
 }
 
 impl fmt::Display for Explanation {

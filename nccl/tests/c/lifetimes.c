@@ -1,0 +1,280 @@
+/* How communicators begin and end, in peace and otherwise. Usage: lifetimes SCENARIO. */
+#include "ranks.h"
+
+static double now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Joining, calls and a split that the caller polls for. */
+static void nonblocking(void) {
+  ncclUniqueId id;
+  int rank = as_process(2, &id), sum[1000], value;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.commName = "polled";
+  ncclComm_t comm, child = NULL;
+  EXPECT(ncclInProgress, ncclCommInitRankConfig(&comm, 2, id, rank, &config));
+  CHECK(comm != NULL);
+  CHECK(settled(comm) == ncclSuccess);
+  for (int turn = 0; turn < 50; turn++) {
+    for (int at = 0; at < 1000; at++) sum[at] = rank + turn;
+    EXPECT(ncclInProgress, ncclAllReduce(sum, sum, 1000, ncclInt32, ncclSum, comm, NULL));
+    CHECK(settled(comm) == ncclSuccess);
+    for (int at = 0; at < 1000; at++) CHECK(sum[at] == 1 + 2 * turn);
+  }
+  /* A call that waits for its peer keeps others away. */
+  if (rank == 0) {
+    EXPECT(ncclInProgress, ncclRecv(&value, 1, ncclInt32, 1, comm, NULL));
+    REFUSED(ncclInvalidArgument, ncclBcast(sum, 1, ncclInt32, 0, comm, NULL), "previous operation");
+    REFUSED(ncclInvalidArgument, ncclCommCount(comm, &value), "previous operation");
+    CHECK(settled(comm) == ncclSuccess);
+    CHECK(value == 77);
+  } else {
+    sleep_ms(100);
+    value = 77;
+    EXPECT(ncclInProgress, ncclSend(&value, 1, ncclInt32, 0, comm, NULL));
+    CHECK(settled(comm) == ncclSuccess);
+  }
+  OK(ncclGroupStart());
+  OK(ncclBcast(sum, 1000, ncclInt32, 0, comm, NULL));
+  OK(ncclAllReduce(sum, sum, 10, ncclInt32, ncclSum, comm, NULL));
+  EXPECT(ncclInProgress, ncclGroupEnd());
+  CHECK(settled(comm) == ncclSuccess);
+  EXPECT(ncclInProgress, ncclCommSplit(comm, 0, -rank, &child, NULL));
+  CHECK(settled(comm) == ncclSuccess);
+  CHECK(child != NULL);
+  OK(ncclCommUserRank(child, &value));
+  CHECK(value == 1 - rank);
+  /* A wrong call in a group fails what the group names, and nothing else. */
+  OK(ncclGroupStart());
+  OK(ncclBcast(sum, 1, ncclInt32, 0, child, NULL));
+  EXPECT(ncclInvalidArgument, ncclBcast(sum, 1, ncclInt32, 2, child, NULL));
+  EXPECT(ncclInvalidArgument, ncclGroupEnd());
+  CHECK(settled(child) == ncclInvalidArgument);
+  CHECK(settled(comm) == ncclSuccess);
+  OK(ncclCommAbort(child));
+  ncclResult_t finalized = ncclCommFinalize(comm);
+  CHECK(finalized == ncclSuccess || finalized == ncclInProgress);
+  CHECK(settled(comm) == ncclSuccess);
+  OK(ncclCommDestroy(comm));
+}
+
+/* A communicator whose peer never comes can be given up at once. */
+static void abort_while_joining(void) {
+  ncclUniqueId id;
+  OK(ncclGetUniqueId(&id));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm;
+  ncclResult_t state;
+  EXPECT(ncclInProgress, ncclCommInitRankConfig(&comm, 2, id, 0, &config));
+  OK(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == ncclInProgress);
+  double start = now();
+  OK(ncclCommAbort(comm));
+  OK(ncclCommAbort(comm));
+  CHECK(now() - start < 20);
+  REFUSED(ncclInvalidArgument, ncclCommGetAsyncError(comm, &state), "destroyed or aborted");
+}
+
+static ncclComm_t shared;
+
+static void *abort_soon(void *nothing) {
+  sleep_ms(100);
+  OK(ncclCommAbort(shared));
+  return nothing;
+}
+
+/* One rank waits for a call that never comes, and is freed by an abort from another of its threads; so is its peer,
+ * which waits for another. */
+static void abort_from_a_thread(void) {
+  ncclUniqueId id;
+  int rank = as_process(3, &id), value = 1;
+  OK(ncclCommInitRank(&shared, 3, id, rank));
+  ncclComm_t comm = shared;
+  OK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
+  pthread_t thread;
+  if (rank == 0) CHECK(!pthread_create(&thread, NULL, abort_soon, NULL));
+  if (rank < 2) REFUSED(ncclRemoteError, ncclRecv(&value, 1, ncclInt32, 2, comm, NULL), "rank 0 aborted");
+  else sleep_ms(300);
+  if (rank == 0) CHECK(!pthread_join(thread, NULL));
+  OK(ncclCommAbort(comm));
+}
+
+/* Ranks that call different things both learn which. */
+static void mismatch(void) {
+  ncclUniqueId id;
+  int rank = as_process(2, &id), data[10] = {0};
+  ncclComm_t comm;
+  OK(ncclCommInitRank(&comm, 2, id, rank));
+  ncclResult_t got = ncclAllReduce(data, data, rank ? 10 : 9, ncclInt32, ncclSum, comm, NULL);
+  CHECK(got == ncclInvalidUsage || got == ncclRemoteError);
+  CHECK(strstr(ncclGetLastError(comm), "count 9") && strstr(ncclGetLastError(comm), "count 10"));
+  ncclResult_t state;
+  OK(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == got);
+  EXPECT(got, ncclAllReduce(data, data, 1, ncclInt32, ncclSum, comm, NULL));
+  OK(ncclCommDestroy(comm));
+}
+
+/* A rank that exits without a word has left in peace, when the others need nothing more from it. */
+static void exit_alive(void) {
+  ncclUniqueId id;
+  int rank = as_process(2, &id);
+  static float data[1 << 20];
+  ncclComm_t comm;
+  OK(ncclCommInitRank(&comm, 2, id, rank));
+  for (int turn = 0; turn < 20; turn++) OK(ncclAllReduce(data, data, 1 << 20, ncclFloat, ncclSum, comm, NULL));
+  if (rank == 1) {
+    sleep_ms(300);
+    ncclResult_t state;
+    OK(ncclCommGetAsyncError(comm, &state));
+    CHECK(state == ncclSuccess);
+  }
+  exit(0);
+}
+
+static void exit_alive_threads_program(Ranks *ranks) {
+  int value = 1;
+  OK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, ranks->comm[0], NULL));
+}
+
+/* As cubecl does: a thread for each rank, and nobody destroys anything. */
+static void exit_alive_threads(void) { in_threads(3, exit_alive_threads_program); }
+
+/* A rank that is killed is an error for the others, which names it. */
+static void killed(void) {
+  ncclUniqueId id;
+  int rank = as_process(2, &id), value = 1;
+  ncclComm_t comm;
+  OK(ncclCommInitRank(&comm, 2, id, rank));
+  OK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
+  if (rank == 1) _exit(0);
+  REFUSED(ncclRemoteError, ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL), "rank 1");
+  OK(ncclCommDestroy(comm));
+}
+
+/* Ranks that meet at an address need no id from each other. */
+static void by_address(void) {
+  ncclUniqueId id;
+  int rank = fork() == 0, value = rank;
+  OK(ncclGetUniqueId(&id));
+  ncclComm_t comm;
+  OK(ncclCommInitRank(&comm, 2, id, rank));
+  OK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
+  CHECK(value == 1);
+  OK(ncclCommDestroy(comm));
+  int status = 0;
+  if (rank == 0) CHECK(wait(&status) > 0 && !status);
+}
+
+/* Ids, ranks and configurations that make no sense. */
+static void bad_beginnings(void) {
+  ncclUniqueId id, garbage, many[2];
+  ncclComm_t comm = (ncclComm_t)&id;
+  memset(&garbage, 7, sizeof garbage);
+  OK(ncclGetUniqueId(&id));
+  REFUSED(ncclInvalidArgument, ncclGetUniqueId(NULL), "uniqueId is NULL");
+  REFUSED(ncclInvalidArgument, ncclCommInitRank(NULL, 1, id, 0), "comm is NULL");
+  REFUSED(ncclInvalidArgument, ncclCommInitRank(&comm, 0, id, 0), "nranks is 0");
+  CHECK(comm == NULL);
+  REFUSED(ncclInvalidArgument, ncclCommInitRank(&comm, 2, id, 2), "rank is 2");
+  REFUSED(ncclInvalidArgument, ncclCommInitRank(&comm, 2, id, -1), "rank is -1");
+  REFUSED(ncclInvalidArgument, ncclCommInitRank(&comm, 2, garbage, 0), "unique id");
+  REFUSED(ncclInvalidArgument, ncclCommInitRankConfig(&comm, 1, id, 0, NULL), "config is NULL");
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.minCTAs = 9, config.maxCTAs = 3;
+  REFUSED(ncclInvalidArgument, ncclCommInitRankConfig(&comm, 1, id, 0, &config), "minCTAs is 9");
+  memset(&config, 0, sizeof config);
+  REFUSED(ncclInvalidArgument, ncclCommInitRankConfig(&comm, 1, id, 0, &config), "NCCL_CONFIG_INITIALIZER");
+  ncclConfig_t good = NCCL_CONFIG_INITIALIZER;
+  many[0] = many[1] = id;
+  REFUSED(ncclInvalidArgument, ncclCommInitRankScalable(&comm, 1, 0, 2, many, &good), "nId is 2");
+  OK(ncclCommInitRankScalable(&comm, 1, 0, 1, many, &good));
+  OK(ncclCommDestroy(comm));
+  REFUSED(ncclInvalidArgument, ncclCommInitAll(&comm, 0, NULL), "ndev is 0");
+  /* Blocking and polled communicators do not go together. */
+  ncclComm_t blocking, polled;
+  good.blocking = 0;
+  OK(ncclCommInitAll(&blocking, 1, NULL));
+  OK(ncclGetUniqueId(&id));
+  EXPECT(ncclInProgress, ncclCommInitRankConfig(&polled, 1, id, 0, &good));
+  CHECK(settled(polled) == ncclSuccess);
+  int value = 3;
+  OK(ncclGroupStart());
+  OK(ncclBcast(&value, 1, ncclInt32, 0, blocking, NULL));
+  OK(ncclBcast(&value, 1, ncclInt32, 0, polled, NULL));
+  REFUSED(ncclInvalidArgument, ncclGroupEnd(), "mixed");
+  OK(ncclCommAbort(polled));
+  /* Suspended and revoked communicators take no calls. */
+  uint64_t statistic = 9;
+  OK(ncclCommSuspend(blocking, NCCL_SUSPEND_MEM));
+  OK(ncclCommMemStats(blocking, ncclStatGpuMemSuspended, &statistic));
+  CHECK(statistic == 1);
+  REFUSED(ncclInvalidUsage, ncclBcast(&value, 1, ncclInt32, 0, blocking, NULL), "suspended");
+  OK(ncclCommResume(blocking));
+  OK(ncclBcast(&value, 1, ncclInt32, 0, blocking, NULL));
+  REFUSED(ncclInvalidArgument, ncclCommRevoke(blocking, 1), "revokeFlags is 1");
+  OK(ncclCommRevoke(blocking, 0));
+  REFUSED(ncclInvalidUsage, ncclBcast(&value, 1, ncclInt32, 0, blocking, NULL), "revoked");
+  REFUSED(ncclInvalidUsage, ncclCommFinalize(blocking), "revoked");
+  OK(ncclCommDestroy(blocking));
+  OK(ncclCommDestroy(NULL));
+  OK(ncclCommAbort(NULL));
+  OK(ncclCommFinalize(NULL));
+  OK(ncclCommRevoke(NULL, 0));
+}
+
+/* The variables, as a program sees them. */
+static void parameters(void) {
+  ncclParamHandle_t handle;
+  const char *text, **keys;
+  int length, count;
+  int64_t number;
+  int8_t narrow;
+  char bytes[8];
+  setenv("NCCL_BUFFSIZE", "4194304", 1);
+  unsetenv("NCCL_ALGO");
+  OK(ncclParamBind(&handle, "NCCL_BUFFSIZE"));
+  OK(ncclParamGetI64(handle, &number));
+  CHECK(number == 4194304);
+  REFUSED(ncclInvalidArgument, ncclParamGetI8(handle, &narrow), "8 bits");
+  OK(ncclParamGetStr(handle, &text));
+  CHECK(!strcmp(text, "4194304"));
+  OK(ncclParamGet(handle, bytes, 8, &length));
+  CHECK(length == 8 && !strcmp(bytes, "4194304"));
+  REFUSED(ncclInvalidArgument, ncclParamGet(handle, bytes, 7, &length), "maxLen is 7");
+  OK(ncclParamGetParameter("NCCL_BUFFSIZE", &text, &length));
+  CHECK(length == 7);
+  OK(ncclParamBind(&handle, "NCCL_ALGO"));
+  OK(ncclParamGetStr(handle, &text));
+  CHECK(text == NULL);
+  REFUSED(ncclInvalidArgument, ncclParamGetI64(handle, &number), "not set");
+  REFUSED(ncclInvalidArgument, ncclParamBind(&handle, "NCCL_NOPE"), "no effect");
+  CHECK(handle == NULL);
+  REFUSED(ncclInvalidArgument, ncclParamGetU64(NULL, (uint64_t *)&number), "ncclParamBind");
+  OK(ncclParamGetAllParameterKeys(&keys, &count));
+  int found = 0;
+  for (int i = 0; i < count; i++) found |= !strcmp(keys[i], "NCCL_DEBUG");
+  CHECK(found);
+}
+
+#define SCENARIO(name) {#name, name}
+
+static const struct { const char *name; void (*run)(void); } SCENARIOS[] = {
+  SCENARIO(nonblocking), SCENARIO(abort_while_joining), SCENARIO(abort_from_a_thread), SCENARIO(mismatch),
+  SCENARIO(exit_alive), SCENARIO(exit_alive_threads), SCENARIO(killed), SCENARIO(by_address),
+  SCENARIO(bad_beginnings), SCENARIO(parameters),
+};
+
+int main(int argc, char **argv) {
+  for (size_t i = 0; i < sizeof SCENARIOS / sizeof *SCENARIOS; i++)
+    if (argc > 1 && !strcmp(argv[1], SCENARIOS[i].name)) {
+      snprintf(where, sizeof where, "%s", argv[1]);
+      SCENARIOS[i].run();
+      return 0;
+    }
+  FAIL("no such scenario");
+}
