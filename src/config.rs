@@ -32,6 +32,8 @@ pub struct Config {
     /// Whether each message carries a checksum, which its receiver compares before it uses a byte: `ANNULUS_CHECKSUM`, off by
     /// default.
     pub checksum: bool,
+    /// Whether TCP links, which lead to other hosts, are encrypted: `ANNULUS_ENCRYPT`, off by default.
+    pub encrypt: bool,
 }
 
 /// Which links a communicator may use.
@@ -124,6 +126,7 @@ impl Default for Config {
             tuning: Overrides::default(),
             interfaces: None,
             checksum: false,
+            encrypt: false,
         }
     }
 }
@@ -160,6 +163,7 @@ impl Config {
             Some(value) => Err(ConfigError::Switch { variable, value: value.to_owned() }),
         };
         let checksum = switch("ANNULUS_CHECKSUM", defaults.checksum)?;
+        let encrypt = switch("ANNULUS_ENCRYPT", defaults.encrypt)?;
         let interfaces = ["ANNULUS_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
             .into_iter()
             .find_map(|variable| Some((variable, var(variable)?)))
@@ -178,6 +182,7 @@ impl Config {
             tuning: Overrides::from_vars(var)?,
             interfaces,
             checksum,
+            encrypt,
         })
     }
 
@@ -193,8 +198,8 @@ impl Config {
 
     /// A digest of what must be the same on every rank.
     pub(crate) fn digest(&self) -> u64 {
-        let Self { transport, checksum, .. } = self;
-        let text = format!("{transport:?} {checksum} {}", self.tuning.signature());
+        let Self { transport, checksum, encrypt, .. } = self;
+        let text = format!("{transport:?} {checksum} {encrypt} {}", self.tuning.signature());
         let hash = blake3::hash(text.as_bytes());
         hash.as_bytes()[..8].iter().fold(0, |digest, byte| digest << 8 | u64::from(*byte))
     }

@@ -22,7 +22,14 @@ fn join(id: &UniqueId, rank: usize, world: usize, timeout: Duration) -> Joined {
     let on_notice = Arc::new(move |notice| {
         let _ = sender.send(notice);
     });
-    let options = Options { timeout, on_notice, interfaces: None, settings: 0, heartbeat: None };
+    let options = Options {
+        timeout,
+        on_notice,
+        interfaces: None,
+        settings: 0,
+        heartbeat: None,
+        encrypt: false,
+    };
     Membership::join(id, rank, world, &options).map(|membership| (membership, receiver))
 }
 
@@ -247,8 +254,11 @@ fn streams_connect_ranks_pairwise() {
             scope.spawn(move || {
                 for peer in (0..3).filter(|peer| *peer != rank) {
                     for index in 0..2 {
-                        let mut stream =
-                            membership.peers().stream(peer, index, deadline).expect("connected");
+                        let mut stream = membership
+                            .peers()
+                            .stream(peer, index, deadline)
+                            .expect("connected")
+                            .stream;
                         stream.write_all(&[rank as u8, index as u8]).expect("sent");
                         let mut got = [0; 2];
                         stream.read_exact(&mut got).expect("received");

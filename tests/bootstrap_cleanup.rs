@@ -39,6 +39,7 @@ fn join_world(world: usize) -> Vec<(Membership, std::sync::mpsc::Receiver<Notice
                         interfaces: None,
                         settings: 0,
                         heartbeat: None,
+                        encrypt: false,
                     };
                     (Membership::join(&id, rank, world, &options).expect("joined"), receiver)
                 })

@@ -1,4 +1,4 @@
-//! `ANNULUS_CHECKSUM`: right results over every transport, and an error on all ranks where bits change on the way.
+//! `ANNULUS_CHECKSUM` and `ANNULUS_ENCRYPT`: right results over every transport, and an error on all ranks where bits change on the way.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -9,16 +9,32 @@ use annulus_transports::link::LinkError;
 use rustix::fs::{SeekFrom, seek};
 
 fn ranks(world: usize, transport: Transport) -> Vec<Communicator> {
+    ranks_with(world, transport, true, false)
+}
+
+fn ranks_with(
+    world: usize,
+    transport: Transport,
+    checksum: bool,
+    encrypt: bool,
+) -> Vec<Communicator> {
     let mut config = Config::default();
-    config.transport = transport;
-    config.checksum = true;
+    (config.transport, config.checksum, config.encrypt) = (transport, checksum, encrypt);
     Communicator::local_with(world, &config).expect("ranks meet")
 }
 
 #[test]
 fn results_are_right_over_each_transport() {
-    for transport in [Transport::Proc, Transport::Shm, Transport::Tcp] {
-        let ranks = ranks(3, transport);
+    for (transport, checksum, encrypt) in [
+        (Transport::Proc, true, false),
+        (Transport::Shm, true, false),
+        (Transport::Tcp, true, false),
+        (Transport::Tcp, false, true),
+        (Transport::Tcp, true, true),
+        // Nothing leaves the host here, so there is nothing to encrypt.
+        (Transport::Auto, false, true),
+    ] {
+        let ranks = ranks_with(3, transport, checksum, encrypt);
         thread::scope(|threads| {
             for comm in &ranks {
                 threads.spawn(move || {

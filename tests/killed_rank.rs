@@ -25,8 +25,14 @@ fn rank_process() {
     let on_notice = Arc::new(move |notice| {
         let _ = sender.send(notice);
     });
-    let options =
-        Options { timeout: PATIENT, on_notice, interfaces: None, settings: 0, heartbeat: None };
+    let options = Options {
+        timeout: PATIENT,
+        on_notice,
+        interfaces: None,
+        settings: 0,
+        heartbeat: None,
+        encrypt: false,
+    };
     let _membership = Membership::launched(&launch, &options).expect("joined");
     println!("\njoined");
     while let Ok(notice) = notices.recv_timeout(PATIENT) {

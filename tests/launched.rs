@@ -28,6 +28,7 @@ fn join(rank: usize, words: &str, timeout: Duration) -> Result<Membership, Boots
         interfaces: None,
         settings: 0,
         heartbeat: None,
+        encrypt: false,
     };
     Membership::launched(&launch(rank, words), &options)
 }

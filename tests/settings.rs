@@ -40,6 +40,7 @@ fn ranks_of_different_settings_are_refused() {
         ("ANNULUS_CHUNK", "4K"),
         ("ANNULUS_TRANSPORT", "tcp"),
         ("ANNULUS_CHECKSUM", "1"),
+        ("ANNULUS_ENCRYPT", "1"),
     ] {
         for joined in with_variables(&[&[], &[odd]], |_| ()) {
             let error = joined.expect_err("refused");

@@ -41,6 +41,8 @@ pub struct Options {
     /// How long the other end of a control connection may be silent before it counts as lost: by this much a stopped process or an
     /// unplugged network is noticed late. `None`: as long as it likes.
     pub heartbeat: Option<Duration>,
+    /// Whether TCP links are to be encrypted. It belongs to the settings: all ranks choose the same.
+    pub encrypt: bool,
 }
 
 /// How long a rank may be silent when nobody says otherwise.
@@ -59,6 +61,7 @@ impl Options {
             interfaces: interfaces_from_env()?,
             settings: 0,
             heartbeat: Some(DEFAULT_HEARTBEAT),
+            encrypt: false,
         })
     }
 }
@@ -147,7 +150,7 @@ impl Membership {
             unix_name: Vec::new(),
             joined_as: 0,
         };
-        let peers = Arc::new(Peers::new(0, secret.clone()));
+        let peers = Arc::new(Peers::new(0, secret.clone(), options.encrypt));
         let on_notice = options.on_notice.clone();
         Ok(Self::assemble(0, [member].into(), secret, Control::alone(), peers, None, on_notice))
     }
@@ -162,7 +165,7 @@ impl Membership {
     ) -> Result<Self, BootstrapError> {
         let secret = &root.secret;
         let acceptor = Acceptor::shared()?;
-        let peers = Arc::new(Peers::new(rank, secret.clone()));
+        let peers = Arc::new(Peers::new(rank, secret.clone(), options.encrypt));
         // Before the root tells the others where this rank is.
         let registration = acceptor.register(secret, rank, peers.clone());
         let hello =

@@ -158,7 +158,7 @@ impl Membership {
             derivation.extend((*rank as u32).to_le_bytes());
         }
         let secret = self.secret.derive(&derivation);
-        let peers = Arc::new(Peers::new(rank, secret.clone()));
+        let peers = Arc::new(Peers::new(rank, secret.clone(), self.peers.encrypts()));
         let registration =
             self.acceptor().map(|acceptor| acceptor.register(&secret, rank, peers.clone()));
         let control = self.control.with_tag(tag(&secret).into());

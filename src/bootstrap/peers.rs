@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,15 +11,18 @@ use std::time::{Duration, Instant};
 
 use annulus_plan::Rank;
 use annulus_transports::acceptor::{Handler, Stream};
-use annulus_transports::connect::{ConnectError, connect_tcp, connect_unix};
+use annulus_transports::connect::{
+    ConnectError, connect_tcp, connect_tcp_with_session, connect_unix,
+};
 use annulus_transports::descriptor::{recv_fd, send_fd};
 use annulus_transports::handshake::Hello;
 use annulus_transports::host::HostId;
 use annulus_transports::interface::reachable_addresses;
 use annulus_transports::link::LinkError;
 use annulus_transports::secret::Secret;
+use annulus_transports::session::Session;
 use annulus_transports::shm::SegmentSource;
-use annulus_transports::tcp::StreamSource;
+use annulus_transports::tcp::{StreamSource, Wire};
 
 use super::notice::Notice;
 use super::reactor::lock;
@@ -53,6 +56,8 @@ pub type Segments = Arc<dyn Fn(u32) -> io::Result<Option<OwnedFd>> + Send + Sync
 pub struct Peers {
     rank: Rank,
     secret: Secret,
+    /// Whether TCP connections between ranks have keys of their own.
+    encrypt: bool,
     /// By rank; set once all are known.
     reach: Mutex<Vec<Reach>>,
     state: Mutex<State>,
@@ -62,7 +67,7 @@ pub struct Peers {
 #[derive(Default)]
 struct State {
     /// Streams that peers have opened and nobody has asked for yet.
-    streams: HashMap<(Rank, usize), TcpStream>,
+    streams: HashMap<(Rank, usize), Wire>,
     /// Who answers requests for segments.
     segments: Option<Segments>,
     /// Peers that asked before somebody answered.
@@ -74,9 +79,14 @@ struct State {
 }
 
 impl Peers {
-    pub(super) fn new(rank: Rank, secret: Secret) -> Self {
+    pub(super) fn new(rank: Rank, secret: Secret, encrypt: bool) -> Self {
         let reach = Mutex::default();
-        Self { rank, secret, reach, state: Mutex::default(), arrived: Condvar::new() }
+        Self { rank, secret, encrypt, reach, state: Mutex::default(), arrived: Condvar::new() }
+    }
+
+    /// Whether TCP connections between ranks have keys of their own.
+    pub(super) fn encrypts(&self) -> bool {
+        self.encrypt
     }
 
     pub(super) fn set_reach(&self, reach: Vec<Reach>) {
@@ -164,14 +174,20 @@ impl Peers {
 
 impl StreamSource for Peers {
     /// The lower rank connects, the higher waits for it.
-    fn stream(&self, peer: Rank, index: usize, deadline: Instant) -> Result<TcpStream, LinkError> {
+    fn stream(&self, peer: Rank, index: usize, deadline: Instant) -> Result<Wire, LinkError> {
         if self.rank < peer {
             let (own, reach) = (self.reach_of(self.rank)?, self.reach_of(peer)?);
             let addresses = reachable_addresses(peer, own.host_id, reach.host_id, &reach.addresses)
                 .map_err(|error| failed(peer, "connect", io::Error::other(error)))?;
             let hello = Hello { index: index as u32, ..self.hello(peer, purpose::DATA) };
             return self.connect(peer, deadline, |deadline| {
-                connect_tcp(&addresses, &self.secret, hello, deadline)
+                if self.encrypt {
+                    let (stream, session) =
+                        connect_tcp_with_session(&addresses, &self.secret, hello, deadline)?;
+                    return Ok(Wire { stream, session: Some(session) });
+                }
+                let stream = connect_tcp(&addresses, &self.secret, hello, deadline)?;
+                Ok(Wire { stream, session: None })
             });
         }
         let mut state = lock(&self.state);
@@ -211,14 +227,15 @@ impl SegmentSource for Peers {
 }
 
 impl Handler for Peers {
-    fn accepted(&self, hello: Hello, stream: Stream) {
+    fn accepted(&self, hello: Hello, stream: Stream, session: Option<Session>) {
         let mut state = lock(&self.state);
         if state.closed {
             return;
         }
         match (hello.purpose, stream) {
             (purpose::DATA, Stream::Tcp(stream)) => {
-                state.streams.insert((hello.rank as Rank, hello.index as usize), stream);
+                let wire = Wire { stream, session };
+                state.streams.insert((hello.rank as Rank, hello.index as usize), wire);
                 drop(state);
                 self.arrived.notify_all();
             }
@@ -232,6 +249,10 @@ impl Handler for Peers {
             // Another version's purpose: closing the stream says so.
             _ => {}
         }
+    }
+
+    fn wants_sessions(&self) -> bool {
+        self.encrypt
     }
 }
 

@@ -10,6 +10,7 @@ use annulus_plan::{Fingerprint, Rank};
 use annulus_transports::acceptor::{Acceptor, Handler, Registration, Stream};
 use annulus_transports::handshake::Hello;
 use annulus_transports::secret::{KeyId, Secret};
+use annulus_transports::session::Session;
 
 use super::VERSION;
 use super::connection::{Connection, Inbox};
@@ -460,7 +461,7 @@ impl Timer for Root {
 }
 
 impl Handler for Door {
-    fn accepted(&self, _hello: Hello, stream: Stream) {
+    fn accepted(&self, _: Hello, stream: Stream, _: Option<Session>) {
         if let Some(root) = self.0.upgrade() {
             root.admit(match stream {
                 Stream::Tcp(stream) => stream.into(),

@@ -49,6 +49,7 @@ fn assemble(
         interfaces: config.interfaces.clone(),
         settings: config.digest(),
         heartbeat: config.heartbeat,
+        encrypt: config.encrypt,
     };
     let membership = join(&options)?;
     let (rank, world) = (membership.rank(), membership.world());
@@ -110,7 +111,11 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
     let mut chunk_bytes = geometry.max_chunk_bytes();
     let by_tcp = world > 1 && (!share_memory || stranger.is_some());
     if by_tcp {
-        let options = tcp::Options { max_chunk_bytes: 1 << 20, ..tcp::Options::default() };
+        let options = tcp::Options {
+            max_chunk_bytes: 1 << 20,
+            encrypt: config.encrypt,
+            ..tcp::Options::default()
+        };
         if !share_memory {
             chunk_bytes = options.max_chunk_bytes;
         }

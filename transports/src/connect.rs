@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::handshake::{ClientHandshake, HandshakeError, Hello};
+use crate::handshake::{ClientHandshake, HandshakeError, Hello, Nonce, Transcript};
 use crate::secret::{Secret, random_bytes};
+use crate::session::{Ephemeral, Session, Side};
 
 /// Connects to rank `hello.target` at the first of `addresses` that leads there, and proves
 /// knowledge of `secret`. Blocks, at most until `deadline`. `TCP_NODELAY` is set on the result.
@@ -26,7 +27,24 @@ pub fn connect_tcp(
     hello: Hello,
     deadline: Instant,
 ) -> Result<TcpStream, ConnectError> {
-    connect(addresses, secret, hello, deadline)
+    let random = || Ok((random_bytes()?, ()));
+    Ok(connect(addresses, secret, hello, deadline, random)?.stream)
+}
+
+/// The same for a connection with keys of its own, whose other end [wants](crate::acceptor::Handler::wants_sessions) that too.
+pub fn connect_tcp_with_session(
+    addresses: &[SocketAddr],
+    secret: &Secret,
+    hello: Hello,
+    deadline: Instant,
+) -> Result<(TcpStream, Session), ConnectError> {
+    let key_pair = || {
+        let ephemeral = Ephemeral::generate()?;
+        Ok((ephemeral.public(), ephemeral))
+    };
+    let Connected { stream, transcript, nonce_of } =
+        connect(addresses, secret, hello, deadline, key_pair)?;
+    Ok((stream, nonce_of.into_session(Side::Client, transcript)))
 }
 
 /// Connects to rank `hello.target` at an abstract Unix socket of this host, and proves knowledge of
@@ -40,7 +58,8 @@ pub fn connect_unix(
     hello: Hello,
     deadline: Instant,
 ) -> Result<UnixStream, ConnectError> {
-    connect(&[name.to_vec()], secret, hello, deadline)
+    let random = || Ok((random_bytes()?, ()));
+    Ok(connect(&[name.to_vec()], secret, hello, deadline, random)?.stream)
 }
 
 /// Why a rank could not be reached.
@@ -122,13 +141,22 @@ const LONGEST_PATIENCE: Duration = Duration::from_secs(16);
 /// earlier leaves the acceptor with a connection that nobody holds the other end of.
 const HANDSHAKE_PATIENCE: Duration = crate::acceptor::HANDSHAKE_TIME;
 
-/// Goes round `addresses` until one of them accepts.
-fn connect<S: Transport>(
+/// A connection that both ends have proved themselves on.
+struct Connected<S, N> {
+    stream: S,
+    transcript: Transcript,
+    /// What the nonce of this connection was drawn from.
+    nonce_of: N,
+}
+
+/// Goes round `addresses` until one of them accepts. Each attempt takes a nonce from `draw`.
+fn connect<S: Transport, N>(
     addresses: &[S::Address],
     secret: &Secret,
     hello: Hello,
     deadline: Instant,
-) -> Result<S, ConnectError> {
+    draw: impl Fn() -> io::Result<(Nonce, N)>,
+) -> Result<Connected<S, N>, ConnectError> {
     let target = hello.target;
     if addresses.is_empty() {
         return Err(ConnectError::NoAddress { target });
@@ -150,7 +178,7 @@ fn connect<S: Transport>(
             if left.is_zero() {
                 break;
             }
-            let nonce = random_bytes().map_err(random)?;
+            let (nonce, nonce_of) = draw().map_err(random)?;
             let handshake = ClientHandshake::new(secret, hello, nonce);
             let outcome = S::open(address, patience.min(left))
                 .map_err(AttemptError::Connect)
@@ -159,7 +187,9 @@ fn connect<S: Transport>(
                     shake_hands(stream, handshake, until)
                 });
             match outcome {
-                Ok(stream) => return Ok(stream),
+                Ok((stream, transcript)) => {
+                    return Ok(Connected { stream, transcript, nonce_of });
+                }
                 Err(error) => attempt.failure = Some(error),
             }
         }
@@ -181,9 +211,12 @@ fn shake_hands<S: Transport>(
     mut stream: S,
     mut handshake: ClientHandshake,
     until: Instant,
-) -> Result<S, AttemptError> {
+) -> Result<(S, Transcript), AttemptError> {
     let mut buffer = [0; 64];
-    while !handshake.is_accepted() {
+    let transcript = loop {
+        if let Some(transcript) = handshake.transcript() {
+            break transcript;
+        }
         while !handshake.output().is_empty() {
             stream.set_patience(Some(time_left(until)?)).map_err(AttemptError::Broken)?;
             match stream.write(handshake.output()) {
@@ -205,9 +238,9 @@ fn shake_hands<S: Transport>(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(AttemptError::Broken(timed_out(error))),
         }
-    }
+    };
     stream.set_patience(None).map_err(AttemptError::Broken)?;
-    Ok(stream)
+    Ok((stream, transcript))
 }
 
 fn time_left(until: Instant) -> Result<Duration, AttemptError> {

@@ -47,6 +47,16 @@ pub struct Hello {
     pub tag: u32,
 }
 
+/// What remains of a handshake that has succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transcript {
+    /// The other end's nonce.
+    pub peer_nonce: Nonce,
+    /// A keyed hash under the secret of all that both ends have said before the verdict: the same at both ends, and
+    /// known to nobody who does not know the secret.
+    pub hash: blake3::Hash,
+}
+
 /// Why a handshake failed. Where the other side ought to know, the bytes that tell it are still in
 /// `output`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -149,6 +159,11 @@ impl ClientHandshake {
         self.phase == ClientPhase::Accepted
     }
 
+    /// What both ends have said, once the server has accepted.
+    pub fn transcript(&self) -> Option<Transcript> {
+        self.is_accepted().then(|| self.exchange.transcript(&self.secret, REPLY_NONCE))
+    }
+
     /// Takes bytes that have arrived; returns how many of them belonged to the handshake.
     ///
     /// After an error the handshake is over: later bytes are not looked at.
@@ -217,9 +232,13 @@ enum ServerPhase {
     OpeningHead,
     OpeningRest,
     Proof(Secret),
-    Proved(KeyId, Hello),
+    Proved(KeyId, Hello, Transcript),
     Over,
 }
+
+/// What a server needs of a client that has named a key: its secret, and a nonce if another than the handshake's own is
+/// to be used.
+pub(crate) type Lookup = (Secret, Option<Nonce>);
 
 impl ServerHandshake {
     /// Waits for a client. `nonce` is fresh from a random generator.
@@ -251,7 +270,15 @@ impl ServerHandshake {
     /// Who has proved to know which secret, once that is so and until the verdict is given.
     pub fn proved(&self) -> Option<(KeyId, Hello)> {
         match self.phase {
-            ServerPhase::Proved(key, hello) => Some((key, hello)),
+            ServerPhase::Proved(key, hello, _) => Some((key, hello)),
+            _ => None,
+        }
+    }
+
+    /// What both ends have said, as long as [`proved`](Self::proved) tells who the client is.
+    pub fn transcript(&self) -> Option<Transcript> {
+        match self.phase {
+            ServerPhase::Proved(_, _, transcript) => Some(transcript),
             _ => None,
         }
     }
@@ -265,12 +292,21 @@ impl ServerHandshake {
         input: &[u8],
         secret_of: impl Fn(KeyId) -> Option<Secret>,
     ) -> Result<usize, HandshakeError> {
+        self.receive_choosing(input, |key| Some((secret_of(key)?, None)))
+    }
+
+    /// The same with a nonce that may depend on the key.
+    pub(crate) fn receive_choosing(
+        &mut self,
+        input: &[u8],
+        mut lookup: impl FnMut(KeyId) -> Option<Lookup>,
+    ) -> Result<usize, HandshakeError> {
         let mut consumed = 0;
         while consumed < input.len() && self.wants() > 0 {
             let count = self.wants().min(input.len() - consumed);
             self.exchange.read(&input[consumed..consumed + count]);
             consumed += count;
-            if let Err(error) = self.advance(&secret_of) {
+            if let Err(error) = self.advance(&mut lookup) {
                 self.phase = ServerPhase::Over;
                 return Err(error);
             }
@@ -300,7 +336,7 @@ impl ServerHandshake {
 
     fn advance(
         &mut self,
-        secret_of: &impl Fn(KeyId) -> Option<Secret>,
+        lookup: &mut impl FnMut(KeyId) -> Option<Lookup>,
     ) -> Result<(), HandshakeError> {
         if matches!(self.phase, ServerPhase::OpeningHead) {
             self.exchange.check_magic(OPENING_MAGIC, CLIENT_MAGIC)?;
@@ -319,19 +355,20 @@ impl ServerHandshake {
             }
             ServerPhase::OpeningRest => {
                 let key = KeyId(self.exchange.array(OPENING_KEY));
-                let Some(secret) = secret_of(key) else {
+                let Some((secret, nonce)) = lookup(key) else {
                     self.write_reply_head(STATUS_UNKNOWN_KEY);
                     return Err(HandshakeError::UnknownKey(key));
                 };
                 self.write_reply_head(STATUS_OK);
-                self.exchange.write(&self.nonce);
+                self.exchange.write(&nonce.unwrap_or(self.nonce));
                 self.exchange.write_mac(&secret, SERVER_LABEL);
                 self.phase = ServerPhase::Proof(secret);
             }
             ServerPhase::Proof(secret) => {
                 self.exchange.check_mac(secret, CLIENT_LABEL, PROOF_MAC)?;
                 let hello = Hello::from_bytes(self.exchange.array(PROOF_HELLO));
-                self.phase = ServerPhase::Proved(secret.key_id(), hello);
+                let transcript = self.exchange.transcript(secret, OPENING_NONCE);
+                self.phase = ServerPhase::Proved(secret.key_id(), hello, transcript);
             }
             ServerPhase::Proved(..) | ServerPhase::Over => {}
         }
@@ -356,6 +393,7 @@ const CLIENT_MAGIC: &[u8; 8] = b"\xa2annulc\n";
 const SERVER_MAGIC: &[u8; 8] = b"\xa2annuls\n";
 const CLIENT_LABEL: &[u8] = b"annulus handshake client";
 const SERVER_LABEL: &[u8] = b"annulus handshake server";
+const TRANSCRIPT_LABEL: &[u8] = b"annulus transcript";
 
 const STATUS_OK: u8 = 1;
 const STATUS_UNKNOWN_KEY: u8 = 2;
@@ -369,11 +407,13 @@ const OPENING_MAGIC: Range<usize> = 0..8;
 const OPENING_VERSION: Range<usize> = 8..10;
 const OPENING_HEAD: Range<usize> = 0..10;
 const OPENING_KEY: Range<usize> = 10..18;
+const OPENING_NONCE: Range<usize> = 18..50;
 const OPENING_REST: Range<usize> = 10..50;
 const REPLY_MAGIC: Range<usize> = 50..58;
 const REPLY_VERSION: Range<usize> = 58..60;
 const REPLY_STATUS: Range<usize> = 60..61;
 const REPLY_HEAD: Range<usize> = 50..61;
+const REPLY_NONCE: Range<usize> = 61..93;
 const REPLY_MAC: Range<usize> = 93..125;
 const REPLY_REST: Range<usize> = 61..125;
 const PROOF_HELLO: Range<usize> = 125..142;
@@ -429,6 +469,11 @@ impl Exchange {
         let expected = secret.mac(label, &[&self.bytes[..at.start]]);
         let found = blake3::Hash::from_bytes(self.array(at));
         if found == expected { Ok(()) } else { Err(HandshakeError::WrongSecret) }
+    }
+
+    fn transcript(&self, secret: &Secret, peer_nonce: Range<usize>) -> Transcript {
+        let hash = secret.mac(TRANSCRIPT_LABEL, &[&self.bytes[..PROOF.end]]);
+        Transcript { peer_nonce: self.array(peer_nonce), hash }
     }
 
     /// Whether what has come of the magic so far is right.

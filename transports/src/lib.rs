@@ -18,6 +18,7 @@ pub mod memory;
 pub mod proc;
 pub mod ring;
 pub mod secret;
+pub mod session;
 pub mod shm;
 pub mod tcp;
 pub mod wait;

@@ -180,6 +180,14 @@ pub enum LinkError {
         /// Name of the transport.
         transport: &'static str,
     },
+    /// A record of an encrypted stream is not what the other end has sent.
+    #[error("link with rank {peer}: {source}")]
+    Record {
+        /// The other rank.
+        peer: Rank,
+        /// What is wrong with it.
+        source: crate::tcp::record::RecordError,
+    },
     /// The other end broke the format.
     #[error("rank {peer} sent a damaged message: {what}")]
     Protocol {

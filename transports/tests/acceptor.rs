@@ -10,13 +10,14 @@ use annulus_transports::acceptor::{AcceptError, Acceptor, Handler, Stream};
 use annulus_transports::connect::{AttemptError, ConnectError, connect_tcp, connect_unix};
 use annulus_transports::handshake::{HandshakeError, Hello, PROTOCOL_VERSION};
 use annulus_transports::secret::Secret;
+use annulus_transports::session::Session;
 use socket2::{Domain, Socket, Type};
 
 /// Hands every connection to the test.
 struct Queue(Mutex<Sender<(Hello, Stream)>>);
 
 impl Handler for Queue {
-    fn accepted(&self, hello: Hello, stream: Stream) {
+    fn accepted(&self, hello: Hello, stream: Stream, _: Option<Session>) {
         let _ = self.0.lock().unwrap().send((hello, stream));
     }
 }
@@ -263,7 +264,7 @@ fn inherited_listener_is_served() {
 fn handler_that_panics_harms_nobody_else() {
     struct Broken;
     impl Handler for Broken {
-        fn accepted(&self, _: Hello, _: Stream) {
+        fn accepted(&self, _: Hello, _: Stream, _: Option<Session>) {
             panic!("this handler is broken, as the test wants it");
         }
     }

@@ -27,6 +27,11 @@ conformance!(shm_tiny, Shm { headers: 4, data: 1 << 10 });
 conformance!(tcp, Tcp(Options::default()));
 // Kernel buffers much smaller than a chunk.
 conformance!(tcp_tight, Tcp(Options { socket_buffer_bytes: 64 << 10, ..Options::default() }));
+conformance!(tcp_encrypted, Tcp(Options { encrypt: true, ..Options::default() }));
+conformance!(
+    tcp_encrypted_tight,
+    Tcp(Options { socket_buffer_bytes: 64 << 10, encrypt: true, ..Options::default() })
+);
 conformance!(composite, Mixed);
 conformance!(checksum_proc, Checked(Proc { headers: 64, data: 1 << 16 }));
 conformance!(checksum_proc_tiny, Checked(Proc { headers: 8, data: 1 << 10 }));

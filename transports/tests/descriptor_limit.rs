@@ -10,12 +10,13 @@ use annulus_transports::acceptor::{Acceptor, Handler, Stream};
 use annulus_transports::connect::connect_tcp;
 use annulus_transports::handshake::Hello;
 use annulus_transports::secret::Secret;
+use annulus_transports::session::Session;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 struct Queue(Sender<Stream>);
 
 impl Handler for Queue {
-    fn accepted(&self, _: Hello, stream: Stream) {
+    fn accepted(&self, _: Hello, stream: Stream, _: Option<Session>) {
         let _ = self.0.send(stream);
     }
 }

@@ -6,6 +6,8 @@ mod handshake_client;
 mod handshake_server;
 #[path = "../../fuzz/bodies/interface_filter.rs"]
 mod interface_filter;
+#[path = "../../fuzz/bodies/records.rs"]
+mod records;
 #[path = "../../fuzz/replay.rs"]
 mod replay;
 #[path = "../../fuzz/bodies/ring_receiver.rs"]
@@ -25,6 +27,7 @@ fn corpus() {
     replay("handshake_client", handshake_client::run);
     replay("interface_filter", interface_filter::run);
     replay("tcp_inbox", tcp_inbox::run);
+    replay("records", records::run);
     replay("ring_receiver", ring_receiver::run);
     replay("ring_sender", ring_sender::run);
 }
@@ -64,6 +67,19 @@ proptest! {
         let mut data = vec![0; at + 4];
         (data[0], data[1], data[2], data[at + 3]) = (step, turns, 1, mask);
         tcp_inbox::run(&data);
+    }
+
+    #[test]
+    fn openers_believe_no_random_bytes(data in vec(any::<u8>(), 0..600)) {
+        records::run(&data);
+    }
+
+    /// Damage to one byte of an honest stream.
+    #[test]
+    fn openers_notice_damage(step: u8, at in 0_usize..429, mask in 1_u8..) {
+        let mut data = vec![0; at + 3];
+        (data[0], data[1], data[at + 2]) = (step, 1, mask);
+        records::run(&data);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use annulus_plan::Rank;
 
 use crate::handshake::Hello;
 use crate::secret::Secret;
+use crate::session::Session;
 use listener::Listeners;
 use registry::Registry;
 use service::{Service, Shared};
@@ -42,8 +43,14 @@ pub trait Handler: Send + Sync {
     /// passes work on to another thread.
     ///
     /// A peer whose connection broke at the last moment connects again with the same hello: of two such
-    /// streams the later one counts.
-    fn accepted(&self, hello: Hello, stream: Stream);
+    /// streams the later one counts. `session` is there if the handler [wants](Self::wants_sessions) it.
+    fn accepted(&self, hello: Hello, stream: Stream, session: Option<Session>);
+
+    /// Whether connections shall have keys of their own. Clients must then use
+    /// [`connect_tcp_with_session`](crate::connect::connect_tcp_with_session) where they use them.
+    fn wants_sessions(&self) -> bool {
+        false
+    }
 }
 
 /// The listener of a process and the thread that serves it. Ends, and its thread with it, when the
@@ -235,7 +242,7 @@ mod tests {
     struct Forget;
 
     impl Handler for Forget {
-        fn accepted(&self, _: Hello, _: Stream) {}
+        fn accepted(&self, _: Hello, _: Stream, _: Option<Session>) {}
     }
 
     /// Drips the beginning of an honest opening: every byte is right, and the next comes in time.

@@ -50,6 +50,12 @@ impl Registry {
         Some(self.keys.get(&key)?.first()?.secret.clone())
     }
 
+    /// Whether one of the ranks under this key wants sessions.
+    pub(super) fn wants_sessions(&self, key: KeyId) -> bool {
+        let entries = self.keys.get(&key);
+        entries.is_some_and(|entries| entries.iter().any(|entry| entry.handler.wants_sessions()))
+    }
+
     /// Who takes connections to `rank`.
     pub(super) fn handler(&self, key: KeyId, rank: u32) -> Option<Arc<dyn Handler>> {
         let entries = self.keys.get(&key)?;

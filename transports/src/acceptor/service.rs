@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use super::{Listeners, Registry, Stream};
 use crate::handshake::{HandshakeError, ServerHandshake};
 use crate::secret::random_bytes;
+use crate::session::{Ephemeral, Side};
 
 /// More connections than this never wait unproved: the oldest makes room.
 const MAX_PENDING: usize = 256;
@@ -78,6 +79,8 @@ pub(super) struct Service {
 struct Pending {
     stream: Stream,
     handshake: ServerHandshake,
+    /// The key pair whose public half is the nonce, where the client may want a session.
+    ephemeral: Option<Ephemeral>,
     deadline: Instant,
 }
 
@@ -185,7 +188,7 @@ impl Service {
         self.next_token += 1;
         let handshake = ServerHandshake::new(nonce);
         let deadline = Instant::now() + self.handshake_time;
-        self.pending.insert(token, Pending { stream, handshake, deadline });
+        self.pending.insert(token, Pending { stream, handshake, ephemeral: None, deadline });
     }
 
     /// Reads what a pending connection has sent, and answers.
@@ -212,6 +215,9 @@ impl Service {
     fn hand_on(&self, mut pending: Pending) {
         let Some((key, hello)) = pending.handshake.proved() else { return };
         let handler = self.shared.registry().handler(key, hello.target);
+        let session = pending.handshake.transcript().zip(pending.ephemeral.take());
+        let session =
+            session.map(|(transcript, ephemeral)| ephemeral.into_session(Side::Server, transcript));
         match &handler {
             Some(_) => pending.handshake.accept(),
             None => pending.handshake.refuse(),
@@ -224,7 +230,8 @@ impl Service {
         }
         if let Some(handler) = handler {
             // A handler that panics loses its own connection and nobody else's.
-            let _ = catch_unwind(AssertUnwindSafe(|| handler.accepted(hello, pending.stream)));
+            let _ =
+                catch_unwind(AssertUnwindSafe(|| handler.accepted(hello, pending.stream, session)));
         }
     }
 
@@ -302,8 +309,17 @@ impl Pending {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return Err(Dropped::Stranger),
             };
-            let secret_of = |key| shared.registry().secret(key);
-            let outcome = self.handshake.receive(&buffer[..count], secret_of);
+            let ephemeral = &mut self.ephemeral;
+            let lookup = |key| {
+                let registry = shared.registry();
+                let secret = registry.secret(key)?;
+                if registry.wants_sessions(key) {
+                    // Without random numbers there is no session, which the client learns when it needs it.
+                    *ephemeral = Ephemeral::generate().ok();
+                }
+                Some((secret, ephemeral.as_ref().map(Ephemeral::public)))
+            };
+            let outcome = self.handshake.receive_choosing(&buffer[..count], lookup);
             self.send().map_err(|_| Dropped::Stranger)?;
             match outcome {
                 Ok(_) => {}

@@ -1,5 +1,6 @@
 //! The two ends: a format's half and the socket under it.
 
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::Arc;
 
 use annulus_plan::{Fingerprint, Rank};
@@ -7,36 +8,97 @@ use annulus_plan::{Fingerprint, Rank};
 use super::connection::Connection;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
+use super::record::{Opener, Sealer};
 use crate::link::{LinkError, Piece, RecvLink, SendLink};
 use crate::memory::Store;
+use crate::session::SessionKeys;
 
 /// Sends over one direction of a socket.
 #[derive(Debug)]
 pub struct TcpSendLink {
-    connection: Arc<Connection>,
     outbox: Outbox,
+    stream: SendStream,
 }
 
 /// Receives from the other direction.
 #[derive(Debug)]
 pub struct TcpRecvLink {
-    connection: Arc<Connection>,
     inbox: Inbox,
+    stream: RecvStream,
     /// Somebody waits for this link, and has found the socket empty since the last pump.
     watched: bool,
 }
 
-/// Both ends of `connection` on this side.
+/// Both ends of `connection` on this side, encrypted if there are keys.
 pub(super) fn split(
     connection: Connection,
+    keys: Option<SessionKeys>,
     peer: Rank,
     max_chunk: usize,
 ) -> (TcpSendLink, TcpRecvLink) {
     let connection = Arc::new(connection);
-    let send =
-        TcpSendLink { connection: Arc::clone(&connection), outbox: Outbox::new(peer, max_chunk) };
-    let recv = TcpRecvLink { connection, inbox: Inbox::new(peer, max_chunk), watched: false };
+    let (sealer, opener) = match keys {
+        Some(SessionKeys { send, recv }) => (Some(Sealer::new(send)), Some(Opener::new(recv))),
+        None => (None, None),
+    };
+    let stream = SendStream { connection: Arc::clone(&connection), sealer };
+    let send = TcpSendLink { outbox: Outbox::new(peer, max_chunk), stream };
+    let stream = RecvStream { connection, opener };
+    let recv = TcpRecvLink { inbox: Inbox::new(peer, max_chunk), stream, watched: false };
     (send, recv)
+}
+
+/// The socket as a writer of plaintext.
+#[derive(Debug)]
+struct SendStream {
+    connection: Arc<Connection>,
+    sealer: Option<Sealer>,
+}
+
+/// The socket as a reader of plaintext.
+#[derive(Debug)]
+struct RecvStream {
+    connection: Arc<Connection>,
+    opener: Option<Opener>,
+}
+
+impl Write for SendStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match (&mut self.sealer, parts) {
+            (Some(sealer), _) => sealer.write(&mut &*self.connection, parts),
+            (None, [only]) => (&*self.connection).write(only),
+            (None, _) => (&*self.connection).write_vectored(parts),
+        }
+    }
+
+    /// `WouldBlock`: not all that was written is with the kernel.
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = match &mut self.sealer {
+            Some(sealer) => sealer.flush(&mut &*self.connection)?,
+            None => true,
+        };
+        if flushed { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+}
+
+impl Read for RecvStream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match &mut self.opener {
+            Some(opener) => opener.read(&mut &*self.connection, &mut [IoSliceMut::new(bytes)]),
+            None => (&*self.connection).read(bytes),
+        }
+    }
+
+    fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match &mut self.opener {
+            Some(opener) => opener.read(&mut &*self.connection, parts),
+            None => (&*self.connection).read_vectored(parts),
+        }
+    }
 }
 
 // A `Store` changes nothing here: it is the kernel that copies, from this core, which sees its own
@@ -49,7 +111,7 @@ impl SendLink for TcpSendLink {
         max_piece: usize,
         _: Store,
     ) -> Result<Option<usize>, LinkError> {
-        self.outbox.try_send(&mut &*self.connection, fingerprint, bytes, max_piece)
+        self.outbox.try_send(&mut self.stream, fingerprint, bytes, max_piece)
     }
 
     fn can_reference(&self, _: *const u8, _: usize) -> bool {
@@ -65,7 +127,7 @@ impl SendLink for TcpSendLink {
     }
 
     fn try_reserve(&mut self, max: usize) -> Result<Option<&mut [u8]>, LinkError> {
-        self.outbox.try_reserve(&mut &*self.connection, max)
+        self.outbox.try_reserve(&mut self.stream, max)
     }
 
     fn reserved(&mut self) -> &mut [u8] {
@@ -78,29 +140,29 @@ impl SendLink for TcpSendLink {
         bytes: usize,
         _: Store,
     ) -> Result<(), LinkError> {
-        self.outbox.commit(&mut &*self.connection, fingerprint, bytes)
+        self.outbox.commit(&mut self.stream, fingerprint, bytes)
     }
 
     fn is_idle(&mut self) -> Result<bool, LinkError> {
-        self.outbox.is_idle(&mut &*self.connection)
+        self.outbox.is_idle(&mut self.stream)
     }
 }
 
 impl Drop for TcpSendLink {
     fn drop(&mut self) {
-        self.connection.finish();
+        self.stream.connection.finish();
     }
 }
 
 impl Drop for TcpRecvLink {
     fn drop(&mut self) {
-        self.connection.finish();
+        self.stream.connection.finish();
     }
 }
 
 impl RecvLink for TcpRecvLink {
     fn try_peek(&mut self) -> Result<Option<Piece<'_>>, LinkError> {
-        let piece = self.inbox.try_peek(&mut &*self.connection)?;
+        let piece = self.inbox.try_peek(&mut self.stream)?;
         self.watched = piece.is_none();
         Ok(piece)
     }
@@ -115,7 +177,7 @@ impl RecvLink for TcpRecvLink {
         dst: &mut [u8],
         _: Store,
     ) -> Result<Option<usize>, LinkError> {
-        let received = self.inbox.try_recv(&mut &*self.connection, expected, dst)?;
+        let received = self.inbox.try_recv(&mut self.stream, expected, dst)?;
         self.watched = received.is_none();
         Ok(received)
     }
@@ -126,6 +188,6 @@ impl RecvLink for TcpRecvLink {
         if std::mem::take(&mut self.watched) {
             return Ok(());
         }
-        self.inbox.pump(&mut &*self.connection)
+        self.inbox.pump(&mut self.stream)
     }
 }

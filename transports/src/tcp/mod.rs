@@ -17,6 +17,7 @@ use std::time::Instant;
 use annulus_plan::Rank;
 
 use crate::link::{Fabric, LinkError, RecvLink, SendLink, Sleeper};
+use crate::session::{NoPublicKey, Session};
 
 mod connection;
 mod failure;
@@ -25,6 +26,7 @@ mod inbox;
 mod links;
 mod outbox;
 mod poller;
+pub mod record;
 
 pub use frame::{HEADER_BYTES, Header, HeaderError};
 pub use inbox::Inbox;
@@ -40,7 +42,16 @@ const TRANSPORT: &str = "tcp";
 pub trait StreamSource: Send + Sync {
     /// Socket `index` to `peer`, connected and authenticated. Blocks at most until `deadline`. Each pair of
     /// arguments is asked for once.
-    fn stream(&self, peer: Rank, index: usize, deadline: Instant) -> Result<TcpStream, LinkError>;
+    fn stream(&self, peer: Rank, index: usize, deadline: Instant) -> Result<Wire, LinkError>;
+}
+
+/// A connected socket.
+#[derive(Debug)]
+pub struct Wire {
+    /// The socket.
+    pub stream: TcpStream,
+    /// What its keys follow from, where [`Options::encrypt`] wants some.
+    pub session: Option<Session>,
 }
 
 /// What can be chosen about TCP links.
@@ -52,12 +63,14 @@ pub struct Options {
     /// Kernel memory that is asked for in each direction of each socket, in bytes. Where the
     /// system allows less, its own choice stays.
     pub socket_buffer_bytes: usize,
+    /// Whether what goes over the sockets is encrypted and authenticated. Both ranks of a link choose the same.
+    pub encrypt: bool,
 }
 
 impl Default for Options {
-    /// 1 MiB each.
+    /// 1 MiB each, and not encrypted.
     fn default() -> Self {
-        Self { max_chunk_bytes: 1 << 20, socket_buffer_bytes: 1 << 20 }
+        Self { max_chunk_bytes: 1 << 20, socket_buffer_bytes: 1 << 20, encrypt: false }
     }
 }
 
@@ -117,11 +130,20 @@ impl TcpFabric {
         };
         let mut ends = socket.lock().unwrap_or_else(PoisonError::into_inner);
         if ends.is_none() {
-            let stream = self.source.stream(peer, index, deadline)?;
+            let Wire { stream, session } = self.source.stream(peer, index, deadline)?;
+            let keys = match session {
+                _ if !self.options.encrypt => None,
+                Some(session) => Some(
+                    session
+                        .keys()
+                        .map_err(|error| LinkError::Protocol { peer, what: error.to_string() })?,
+                ),
+                None => return Err(LinkError::Protocol { peer, what: NoPublicKey.to_string() }),
+            };
             let connection = Connection::new(stream, self.options.socket_buffer_bytes)
                 .map_err(io("setting up the socket"))?;
             self.poller.add(connection.stream()).map_err(io("watching the socket"))?;
-            let (send, recv) = links::split(connection, peer, self.options.max_chunk_bytes);
+            let (send, recv) = links::split(connection, keys, peer, self.options.max_chunk_bytes);
             *ends = Some(Ends { send: Some(send), recv: Some(recv) });
         }
         let end = ends.as_mut().and_then(end);

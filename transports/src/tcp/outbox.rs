@@ -141,7 +141,12 @@ impl Outbox {
 
     /// As [`SendLink::is_idle`](crate::link::SendLink::is_idle).
     pub fn is_idle(&mut self, stream: &mut impl Write) -> Result<bool, LinkError> {
-        Ok(self.flush(stream)? && self.open.is_none())
+        if !self.flush(stream)? || self.open.is_some() {
+            return Ok(false);
+        }
+        // The stream may hold something too.
+        let flushed = write(self.peer, &mut self.failed, || stream.flush().map(|()| 1))?;
+        Ok(flushed == 1)
     }
 
     fn next_header(&self, fingerprint: &Fingerprint, length: usize) -> Header {
