@@ -1,0 +1,31 @@
+//! How a bucket of gradients becomes the average over all ranks.
+
+mod all_reduce;
+
+pub use all_reduce::AllReduce;
+
+use annulus::Communicator;
+
+use crate::{Error, GradientBucket};
+
+/// Averages buckets over all ranks.
+///
+/// A hook is called once for each bucket of each step, in the order of buckets, on every rank, while the backward pass
+/// goes on, on the reducer's thread. It may call any collectives on `comm`, which belongs to the reducer; every
+/// rank's hook has to call the same ones.
+pub trait Hook: Send {
+    /// What it is called, with its settings: must be the same on all ranks, and is compared when a reducer is
+    /// constructed.
+    fn name(&self) -> String;
+
+    /// Replaces this rank's gradients by the mean over ranks. Returns how many bytes this rank sent for it.
+    ///
+    /// # Errors
+    /// Ends the reducer: all its later calls return the error.
+    fn reduce(&mut self, bucket: GradientBucket<'_>, comm: &Communicator) -> Result<u64, Error>;
+}
+
+/// What each rank sends, at the least, in an all-reduce of `bytes`: `2 (world - 1) / world` of them.
+pub fn all_reduce_traffic(bytes: usize, world: usize) -> u64 {
+    (2 * bytes * (world - 1) / world) as u64
+}

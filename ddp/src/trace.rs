@@ -1,0 +1,93 @@
+//! Steps on a time line, for `chrome://tracing` and Perfetto.
+
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::{Error, StepReport};
+
+/// One rank's steps in the Chrome trace format: backward passes on one line, bucket reductions on another.
+///
+/// Times are those of the host's clock, so that the events of several ranks can be put into one file.
+#[derive(Debug)]
+pub struct Trace {
+    rank: usize,
+    events: Vec<Value>,
+    /// One moment by both clocks.
+    instant: Instant,
+    microseconds: f64,
+}
+
+impl Trace {
+    /// An empty trace of `rank`.
+    pub fn new(rank: usize) -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let name = |line: u64, name: &str| json!({"ph": "M", "pid": rank, "tid": line, "name": "thread_name", "args": {"name": name}});
+        let process = json!({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": format!("rank {rank}")}});
+        let events = vec![process, name(0, "training"), name(1, "buckets")];
+        Self {
+            rank,
+            events,
+            instant: Instant::now(),
+            microseconds: since_epoch.as_secs_f64() * 1e6,
+        }
+    }
+
+    /// Adds a step.
+    pub fn add(&mut self, report: &StepReport) {
+        let step = report.step;
+        self.event(
+            0,
+            &format!("step {step}: compute"),
+            report.begun,
+            report.backward_ended,
+            json!({
+                "input_us": report.input.as_secs_f64() * 1e6,
+                "reducer_us": report.reducer.as_secs_f64() * 1e6,
+            }),
+        );
+        for span in &report.spans {
+            let name = format!("step {step}: bucket {}", span.bucket);
+            self.event(1, &name, span.start, span.end, json!({}));
+        }
+        if report.synchronised {
+            let end = report.backward_ended + report.exposed;
+            self.event(
+                0,
+                &format!("step {step}: exposed communication"),
+                report.backward_ended,
+                end,
+                json!({
+                    "waiting_us": report.waiting.as_secs_f64() * 1e6,
+                    "slowest_rank": report.slowest,
+                    "sent_bytes": report.sent_bytes,
+                }),
+            );
+        }
+    }
+
+    /// The trace as JSON.
+    pub fn to_json(&self) -> String {
+        json!({"traceEvents": self.events, "displayTimeUnit": "ms"}).to_string()
+    }
+
+    /// Writes the trace to a file.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        std::fs::write(path, self.to_json()).map_err(|error| Error::file(path, error))
+    }
+
+    fn event(&mut self, line: u64, name: &str, start: Instant, end: Instant, args: Value) {
+        let at = match start.checked_duration_since(self.instant) {
+            Some(later) => self.microseconds + later.as_secs_f64() * 1e6,
+            None => self.microseconds - self.instant.duration_since(start).as_secs_f64() * 1e6,
+        };
+        let duration = end.saturating_duration_since(start).as_secs_f64() * 1e6;
+        self.events.push(json!({
+            "ph": "X", "pid": self.rank, "tid": line, "name": name, "ts": at, "dur": duration, "args": args,
+        }));
+    }
+}
