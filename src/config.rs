@@ -10,6 +10,7 @@ use annulus_transports::interface::{Filter, FilterError};
 use annulus_transports::link::Fabric;
 
 use crate::bootstrap::DEFAULT_HEARTBEAT;
+use crate::flight::{Dump, DumpError};
 use crate::launch::{DEFAULT_TIMEOUT, ParseTimeoutError, parse_timeout};
 use crate::reduce::{Isa, IsaError};
 
@@ -34,6 +35,8 @@ pub struct Config {
     pub checksum: bool,
     /// Whether TCP links, which lead to other hosts, are encrypted: `ANNULUS_ENCRYPT`, off by default.
     pub encrypt: bool,
+    /// Where the flight records go when a communicator breaks and on SIGUSR1: `ANNULUS_DUMP`, nowhere by default.
+    pub dump: Option<Dump>,
 }
 
 /// Which links a communicator may use.
@@ -112,6 +115,9 @@ pub enum ConfigError {
         /// What is wrong with its value.
         source: FilterError,
     },
+    /// `ANNULUS_DUMP`.
+    #[error(transparent)]
+    Dump(#[from] DumpError),
     /// `ANNULUS_ISA`.
     #[error(transparent)]
     Isa(#[from] IsaError),
@@ -127,6 +133,7 @@ impl Default for Config {
             interfaces: None,
             checksum: false,
             encrypt: false,
+            dump: None,
         }
     }
 }
@@ -175,6 +182,8 @@ impl Config {
         if let Some(value) = var("ANNULUS_ISA").filter(|value| !value.is_empty()) {
             Isa::parse(&value)?;
         }
+        let dump = var("ANNULUS_DUMP").filter(|value| !value.is_empty());
+        let dump = dump.map(|value| Dump::parse(&value)).transpose()?;
         Ok(Self {
             timeout,
             heartbeat,
@@ -183,6 +192,7 @@ impl Config {
             interfaces,
             checksum,
             encrypt,
+            dump,
         })
     }
 
@@ -229,6 +239,7 @@ mod tests {
             ("ANNULUS_TRANSPORT", "pigeon", "auto, proc, shm or tcp"),
             ("ANNULUS_ALGO", "circle", "halving-doubling"),
             ("ANNULUS_SOCKET_IFNAME", "^", "ANNULUS_SOCKET_IFNAME"),
+            ("ANNULUS_DUMP", "/no/such/folder", "stderr, or a folder"),
             ("ANNULUS_ISA", "sse9", "portable, avx2 or avx512"),
             ("ANNULUS_CHECKSUM", "yes", "ANNULUS_CHECKSUM=yes: use 0 or 1"),
         ] {

@@ -146,6 +146,13 @@ pub enum Error {
     Bootstrap(Arc<crate::BootstrapError>),
 }
 
+impl Error {
+    /// Whether a call was refused for its arguments: nothing moved, and the communicator still works.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Call { .. } | Self::BufferLength { .. } | Self::Argument { .. })
+    }
+}
+
 /// A rank that a call still waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {

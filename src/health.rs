@@ -1,11 +1,12 @@
 //! Whether a communicator still works, and if not, since what.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use annulus_plan::{Fingerprint, Rank};
 
 use crate::Error;
+use crate::flight::Page;
 
 /// Shared by everything that may break a communicator or must stop when it is broken. The first
 /// error stays: every later call returns it.
@@ -16,6 +17,8 @@ pub(crate) struct Health {
     departures: AtomicUsize,
     ranks: Box<[RankState]>,
     losses: Mutex<Vec<Loss>>,
+    /// Where to note what broke the communicator.
+    pages: Mutex<Vec<Weak<Page>>>,
 }
 
 /// A rank that is lost, and the call that it was last seen in.
@@ -53,14 +56,32 @@ impl Health {
             departures: AtomicUsize::new(0),
             ranks: (0..world).map(|_| RankState::default()).collect(),
             losses: Mutex::default(),
+            pages: Mutex::default(),
         }
     }
 
     /// Breaks the communicator, unless it is broken already; returns what broke it.
     pub(crate) fn break_with(&self, error: Error) -> &Error {
         let first = self.first.get_or_init(|| error);
-        self.broken.store(true, Ordering::SeqCst);
+        if !self.broken.swap(true, Ordering::SeqCst) {
+            let pages = std::mem::take(&mut *self.pages());
+            let text = first.to_string();
+            pages.iter().filter_map(Weak::upgrade).for_each(|page| page.broke(&text));
+        }
         first
+    }
+
+    /// From now on `page` says what broke the communicator, once something has.
+    pub(crate) fn attach(&self, page: &Arc<Page>) {
+        let mut pages = self.pages();
+        match self.error().filter(|_| self.is_broken()) {
+            Some(error) => page.broke(&error.to_string()),
+            None => pages.push(Arc::downgrade(page)),
+        }
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Vec<Weak<Page>>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets `rank` read what its peers hand out references to, until the result is dropped; `None`: the

@@ -22,6 +22,7 @@ mod config;
 mod element;
 mod error;
 mod executor;
+pub mod flight;
 mod health;
 pub mod launch;
 mod monitor;
@@ -39,6 +40,7 @@ pub use communicator::{
 pub use config::{Config, ConfigError, Transport};
 pub use element::{Element, F8E4M3, F8E5M2};
 pub use error::{Error, Missing};
+pub use flight::FlightRecord;
 pub use launch::{Launch, LaunchError};
 pub use reduce::IsaError;
 #[doc(hidden)]

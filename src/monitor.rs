@@ -18,11 +18,11 @@ pub(crate) trait Observer: Send + Sync {
 }
 
 /// A run that makes no progress.
-#[cfg_attr(not(test), expect(dead_code, reason = "for the observers"))]
 pub(crate) struct Wait<'a> {
     /// For how long nothing has moved.
     pub(crate) quiet: Duration,
     /// The call; of a group of sends and receives, one of its messages.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for observers that tell others"))]
     pub(crate) fingerprint: Fingerprint,
     blocked_on: &'a mut dyn FnMut() -> Vec<Rank>,
 }
@@ -36,7 +36,6 @@ impl<'a> Wait<'a> {
         Self { quiet, fingerprint, blocked_on }
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the observers"))]
     /// The ranks whose messages have not come, or whose links have no room, in order. Takes a walk over the plan.
     pub(crate) fn blocked_on(&mut self) -> Vec<Rank> {
         (self.blocked_on)()

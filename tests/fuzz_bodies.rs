@@ -2,6 +2,8 @@
 
 #[path = "../fuzz/bodies/control_frames.rs"]
 mod control_frames;
+#[path = "../fuzz/bodies/flight_records.rs"]
+mod flight_records;
 #[path = "../fuzz/bodies/hostlist.rs"]
 mod hostlist;
 #[path = "../fuzz/replay.rs"]
@@ -15,6 +17,11 @@ use proptest::prelude::*;
 #[test]
 fn control_frames_replays() {
     replay::replay("control_frames", control_frames::run);
+}
+
+#[test]
+fn flight_records_replay() {
+    replay::replay("flight_records", flight_records::run);
 }
 
 #[test]
@@ -51,12 +58,35 @@ fn the_corpus_holds_sound_frames() {
     assert!(UniqueId::from_bytes(&id).is_ok());
 }
 
+/// Damage anywhere in a dump is survived.
+#[test]
+fn damaged_flight_records_are_read_or_refused() {
+    let sound = include_bytes!("../fuzz/corpus/flight_records/three_ranks");
+    assert_eq!(annulus::flight::read_records(sound).map(|records| records.len()), Ok(3));
+    let mut seed = 1_u64;
+    for _ in 0..200 {
+        let mut bytes = sound.to_vec();
+        for _ in 0..20 {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            // Most of it is empty: half of the damage goes where something is.
+            let within = if seed & 1 == 0 { bytes.len() } else { 3 * 4096 };
+            let place = (seed >> 33) as usize % within;
+            bytes[place] = (seed >> 25) as u8;
+        }
+        bytes.truncate(bytes.len() - (seed >> 40) as usize % 100);
+        flight_records::run(&bytes);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_bytes(data in prop::collection::vec(any::<u8>(), 0..300)) {
         control_frames::run(&data);
+        flight_records::run(&data);
         hostlist::run(&data);
         unique_id::run(&data);
     }

@@ -6,3 +6,4 @@ pub mod explain;
 pub mod launch;
 pub mod perf;
 mod size;
+pub mod status;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use super::raw::Factor;
 use crate::Error;
 use crate::error::Missing;
 use crate::executor::{Buffers, Executor, Extents, Failure, Program, Watch};
+use crate::flight::Recorder;
 use crate::reduce::{self, Kernel};
 use crate::scratch::Scratch;
 
@@ -40,12 +42,13 @@ pub(super) struct Engine {
     pub(super) exchanges: Exchanges,
     /// Number of collectives so far, which all ranks count alike.
     pub(super) sequence: u64,
-    last: Option<Last>,
+    pub(super) last: Option<Last>,
     distance: Distance,
+    pub(super) recorder: Recorder,
 }
 
 /// The last collective, if its program can run again as it is.
-struct Last {
+pub(super) struct Last {
     /// Its fingerprint, at sequence number 0.
     call: Fingerprint,
     in_place: bool,
@@ -82,6 +85,7 @@ impl Engine {
             sequence: 0,
             last: None,
             distance: Distance::default(),
+            recorder: Recorder::new(shared.page.clone()),
         }
     }
 
@@ -108,15 +112,24 @@ impl Engine {
         self.sequence += 1;
         let fingerprint = call.at(self.sequence);
         let considered = match &last.large {
-            None => Ok(()),
-            Some(call) => self.distance.consider(shared, &mut self.executor, call, fingerprint),
+            None => {
+                self.recorder.again();
+                Ok(())
+            }
+            Some(call) => {
+                self.recorder.collective(fingerprint, call.bytes());
+                self.distance.consider(shared, &mut self.executor, call, fingerprint)
+            }
         };
         let outcome = considered.and_then(|()| {
             // SAFETY: the program was compiled for this call's extents, for which the caller vouches.
             unsafe { self.executor.run(program, &buffers, fingerprint, &shared.watch()) }
         });
         Some(match outcome {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.recorder.end();
+                Ok(())
+            }
             Err(failure) => Err(self.fail(shared, failure, fingerprint)),
         })
     }
@@ -137,7 +150,10 @@ impl Engine {
         self.sequence += 1;
         self.last = None;
         let mut operation = *operation;
+        let fingerprint = Fingerprint::new(&operation.call, self.sequence, shared.tag);
+        self.recorder.collective(fingerprint, operation.call.bytes());
         if operation.call.count() == 0 && operation.call.kind() != CollectiveKind::Barrier {
+            self.recorder.end();
             return Ok(());
         }
         if let Some(factor) = operation.factor {
@@ -147,7 +163,6 @@ impl Engine {
             let premultiplied = unsafe { self.premultiply(shared, &mut operation, scalar) };
             premultiplied.map_err(|error| shared.break_with(error))?;
         }
-        let fingerprint = Fingerprint::new(&operation.call, self.sequence, shared.tag);
         let number = match self.programs.find(&operation.call) {
             Some(number) => number,
             None => {
@@ -177,6 +192,7 @@ impl Engine {
         });
         match outcome {
             Ok(()) => {
+                self.recorder.end();
                 if operation.factor.is_none() {
                     self.last = Some(Last {
                         call: fingerprint.at(0),
@@ -195,11 +211,12 @@ impl Engine {
     /// Turns a failure of the executor into the communicator's error, and breaks the communicator with it.
     #[cold]
     pub(super) fn fail(
-        &self,
+        &mut self,
         shared: &Shared,
         failure: Failure,
         fingerprint: Fingerprint,
     ) -> Error {
+        self.recorder.fail();
         let missing = match &failure {
             Failure::Deadline { waiting_for, .. } => waiting_for
                 .iter()
@@ -316,6 +333,7 @@ impl Shared {
     /// The error that all calls return since the communicator broke.
     #[cold]
     pub(super) fn broken(&self) -> Error {
+        self.dump();
         self.health.error().expect("a broken communicator knows since what")
     }
 
@@ -357,7 +375,18 @@ impl Shared {
         if !already {
             self.peers.report(&first);
         }
+        self.dump();
         first
+    }
+
+    /// Writes the process's records down, the first time that the communicator's error is met here, if the user wants that.
+    fn dump(&self) {
+        if let Some(dump) = &self.config.dump
+            && self.page.is_some()
+            && !self.dumped.swap(true, Ordering::Relaxed)
+        {
+            dump.write();
+        }
     }
 
     /// Breaks the communicator because `lost` is gone, which this rank is the first to notice.

@@ -60,6 +60,8 @@ impl Engine {
         if shared.health.is_broken() {
             return Err(self.broken(shared));
         }
+        // The next collective has a record of its own.
+        self.last = None;
         let kind = exchange.call.kind();
         if kind == CollectiveKind::AllToAllV {
             self.sequence += 1;
@@ -107,6 +109,16 @@ impl Engine {
             Fingerprint::from_parts(kind, dtype, None, None, count, sequence, shared.tag)
         });
         let fingerprint = program.first_mark().unwrap_or_default();
+        let transfers = exchange.call.transfers();
+        match kind {
+            CollectiveKind::AllToAllV => self
+                .recorder
+                .collective(all_to_all_v(memory, self.sequence, shared.tag), usize::MAX),
+            _ => {
+                let peer = transfers.first().map_or(shared.rank, |transfer| transfer.peer);
+                self.recorder.exchange(fingerprint, peer, transfers.len(), self.sequence);
+            }
+        }
         let buffers = Buffers {
             input: memory.input,
             output: memory.output,
@@ -115,6 +127,18 @@ impl Engine {
         };
         // SAFETY: the program was compiled for these extents, for which the caller vouches.
         let outcome = unsafe { self.executor.run(program, &buffers, fingerprint, &shared.watch()) };
-        outcome.map_err(|failure| self.fail(shared, failure, fingerprint))
+        match outcome {
+            Ok(()) => {
+                self.recorder.end();
+                Ok(())
+            }
+            Err(failure) => Err(self.fail(shared, failure, fingerprint)),
+        }
     }
+}
+
+/// The whole call; its messages have counts of their own.
+fn all_to_all_v(memory: &Memory, sequence: u64, tag: u32) -> Fingerprint {
+    let (kind, dtype) = (CollectiveKind::AllToAllV, memory.dtypes[0]);
+    Fingerprint::from_parts(kind, dtype, None, None, 0, sequence, tag)
 }

@@ -61,7 +61,7 @@ impl Communicator {
         build: impl FnOnce(&mut Group<'buf>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let mut group = Group::new(self);
-        let value = build(&mut group)?;
+        let value = build(&mut group).map_err(|error| self.refused(error))?;
         // SAFETY: every member is borrowed for 'buf, which outlives this call.
         unsafe { self.run_group(group)? };
         Ok(value)
@@ -74,8 +74,9 @@ impl Communicator {
     pub(super) unsafe fn run_group(&self, mut group: Group<'_>) -> Result<(), Error> {
         self.expect_own(&group)?;
         if group.has_transfers() {
+            let exchange = group.take_exchange().map_err(|error| self.refused(error))?;
             // SAFETY: the caller vouches for the memory.
-            unsafe { self.run_exchange(group.take_exchange()?)? };
+            unsafe { self.run_exchange(exchange)? };
         }
         for operation in &in_defined_order(group) {
             // SAFETY: as above.
@@ -129,7 +130,8 @@ impl Communicator {
     ) -> Result<(), Error> {
         let kind = CollectiveKind::AllToAllV;
         let (counts, world) = (send_counts.len(), self.world_size());
-        self.caller().expect(kind, "send_counts", counts, world, "one per rank")?;
+        let checked = self.caller().expect(kind, "send_counts", counts, world, "one per rank");
+        checked.map_err(|error| self.refused(error))?;
         let call = plan::Exchange::all_to_all_v(
             self.rank(),
             T::DATA_TYPE,
@@ -144,7 +146,7 @@ impl Communicator {
             output: size_of_val(output),
             ..Extents::default()
         };
-        self.check_ranges(&call, &extents)?;
+        self.check_ranges(&call, &extents).map_err(|error| self.refused(error))?;
         let memory = Memory {
             input: input.as_ptr().cast(),
             output: output.as_mut_ptr().cast(),
@@ -189,7 +191,7 @@ impl Communicator {
     }
 
     fn refuse_exchange(&self, kind: CollectiveKind, error: &plan::ExchangeError) -> Error {
-        refuse(self.rank(), kind, error)
+        self.refused(refuse(self.rank(), kind, error))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -16,6 +16,7 @@ use super::peers::Peers;
 use super::split::{Child, Request};
 use super::{Communicator, Shared, available_cores};
 use crate::config::Transport;
+use crate::flight::{self, Page, Waits};
 use crate::health::Health;
 use crate::monitor::Monitor;
 use crate::{Config, Error, UniqueId};
@@ -147,14 +148,24 @@ impl Peers for LocalPeers {
 
 impl Child {
     /// The whole of what `rank` of `world` ranks shares among its calls.
-    pub(super) fn shared(self, rank: Rank, world: usize, config: &Config) -> Shared {
+    pub(super) fn shared(mut self, rank: Rank, world: usize, config: &Config) -> Shared {
+        let page = Page::new(rank, world, self.tag);
+        if let Some(page) = &page {
+            self.health.attach(page);
+            self.observers.push(Box::new(Waits(page.clone())));
+            if let Some(dump) = &config.dump {
+                flight::dump_on_signal(dump);
+            }
+        }
         Shared {
+            page,
             rank,
             world,
             tag: self.tag,
             fabric: self.fabric,
             health: self.health,
             monitor: Monitor::new(self.observers),
+            dumped: AtomicBool::new(false),
             tuner: self.tuner,
             peers: self.peers,
             config: config.clone(),

@@ -15,7 +15,7 @@ mod remote;
 mod scope;
 mod split;
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -29,6 +29,7 @@ pub use group::Group;
 pub use raw::{RawCall, RawGroup, read_scalar};
 pub use scope::{Pending, Scope, Started};
 
+use crate::flight::{FlightRecord, Page};
 use crate::health::Health;
 use crate::monitor::Monitor;
 use crate::{Config, Error, Launch, UniqueId};
@@ -78,6 +79,10 @@ pub(crate) struct Shared {
     health: Arc<Health>,
     /// Whom calls that wait are made known to.
     monitor: Monitor,
+    /// Where this rank's operations are recorded; none in a world of one.
+    page: Option<Arc<Page>>,
+    /// Whether the records have been dumped because the communicator broke.
+    dumped: AtomicBool,
     tuner: Arc<Tuner>,
     peers: Box<dyn Peers>,
     config: Config,
@@ -170,6 +175,23 @@ impl Communicator {
     /// [`Error::RankLost`] names, and one that was only stopped for too long may find itself among them.
     pub fn lost_ranks(&self) -> Vec<Rank> {
         self.shared.health.lost()
+    }
+
+    /// The last operations of this rank, and what it does now. Also while a call is under way on another thread.
+    /// `None` in a world of one, which records nothing.
+    pub fn flight_record(&self) -> Option<FlightRecord> {
+        self.shared.page.as_ref()?.record()
+    }
+
+    /// Notes that a call was refused for its arguments, so that other ranks which wait for it can be told why it does not come.
+    #[cold]
+    fn refused(&self, error: Error) -> Error {
+        if let Some(page) = &self.shared.page
+            && error.is_refusal()
+        {
+            page.refused(&error.to_string());
+        }
+        error
     }
 
     fn assemble(shared: Shared) -> Self {

@@ -115,7 +115,7 @@ impl<'scope> Scope<'scope, '_> {
         buffer: &'scope mut [T],
         op: ReduceOp,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().all_reduce(buffer, op)?))
+        Ok(self.start(&self.checked(self.comm.caller().all_reduce(buffer, op))?))
     }
 
     /// Starts [`Communicator::all_reduce_into`].
@@ -140,7 +140,7 @@ impl<'scope> Scope<'scope, '_> {
         output: &'scope mut [T],
         op: ReduceOp,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().all_reduce_into(input, output, op)?))
+        Ok(self.start(&self.checked(self.comm.caller().all_reduce_into(input, output, op))?))
     }
 
     /// Starts [`Communicator::reduce`].
@@ -153,7 +153,7 @@ impl<'scope> Scope<'scope, '_> {
         op: ReduceOp,
         root: Rank,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().reduce(buffer, op, root)?))
+        Ok(self.start(&self.checked(self.comm.caller().reduce(buffer, op, root))?))
     }
 
     /// Starts [`Communicator::reduce_into`].
@@ -169,7 +169,7 @@ impl<'scope> Scope<'scope, '_> {
         op: ReduceOp,
         root: Rank,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().reduce_into(input, output, op, root)?))
+        Ok(self.start(&self.checked(self.comm.caller().reduce_into(input, output, op, root))?))
     }
 
     /// Starts [`Communicator::broadcast`].
@@ -181,7 +181,7 @@ impl<'scope> Scope<'scope, '_> {
         buffer: &'scope mut [T],
         root: Rank,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().broadcast(buffer, root)?))
+        Ok(self.start(&self.checked(self.comm.caller().broadcast(buffer, root))?))
     }
 
     /// Starts [`Communicator::broadcast_into`].
@@ -194,7 +194,7 @@ impl<'scope> Scope<'scope, '_> {
         output: &'scope mut [T],
         root: Rank,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().broadcast_into(input, output, root)?))
+        Ok(self.start(&self.checked(self.comm.caller().broadcast_into(input, output, root))?))
     }
 
     /// Starts [`Communicator::all_gather`].
@@ -205,7 +205,7 @@ impl<'scope> Scope<'scope, '_> {
         &'scope self,
         buffer: &'scope mut [T],
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().all_gather(buffer)?))
+        Ok(self.start(&self.checked(self.comm.caller().all_gather(buffer))?))
     }
 
     /// Starts [`Communicator::all_gather_into`].
@@ -217,7 +217,7 @@ impl<'scope> Scope<'scope, '_> {
         input: &'scope [T],
         output: &'scope mut [T],
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().all_gather_into(input, output)?))
+        Ok(self.start(&self.checked(self.comm.caller().all_gather_into(input, output))?))
     }
 
     /// Starts [`Communicator::reduce_scatter`].
@@ -230,7 +230,7 @@ impl<'scope> Scope<'scope, '_> {
         buffer: &'scope mut [T],
         op: ReduceOp,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().reduce_scatter(buffer, op)?))
+        Ok(self.start(&self.checked(self.comm.caller().reduce_scatter(buffer, op))?))
     }
 
     /// Starts [`Communicator::reduce_scatter_into`].
@@ -244,7 +244,7 @@ impl<'scope> Scope<'scope, '_> {
         output: &'scope mut [T],
         op: ReduceOp,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().reduce_scatter_into(input, output, op)?))
+        Ok(self.start(&self.checked(self.comm.caller().reduce_scatter_into(input, output, op))?))
     }
 
     /// Starts [`Communicator::all_to_all_into`].
@@ -256,7 +256,7 @@ impl<'scope> Scope<'scope, '_> {
         input: &'scope [T],
         output: &'scope mut [T],
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().all_to_all_into(input, output)?))
+        Ok(self.start(&self.checked(self.comm.caller().all_to_all_into(input, output))?))
     }
 
     /// Starts [`Communicator::gather`].
@@ -269,7 +269,7 @@ impl<'scope> Scope<'scope, '_> {
         buffer: &'scope mut [T],
         root: Rank,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().gather(buffer, root)?))
+        Ok(self.start(&self.checked(self.comm.caller().gather(buffer, root))?))
     }
 
     /// Starts [`Communicator::gather_into`].
@@ -285,7 +285,7 @@ impl<'scope> Scope<'scope, '_> {
         output: Option<&'scope mut [T]>,
         root: Rank,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().gather_into(input, output, root)?))
+        Ok(self.start(&self.checked(self.comm.caller().gather_into(input, output, root))?))
     }
 
     /// Starts [`Communicator::scatter`].
@@ -298,7 +298,7 @@ impl<'scope> Scope<'scope, '_> {
         buffer: &'scope mut [T],
         root: Rank,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().scatter(buffer, root)?))
+        Ok(self.start(&self.checked(self.comm.caller().scatter(buffer, root))?))
     }
 
     /// Starts [`Communicator::scatter_into`].
@@ -312,7 +312,7 @@ impl<'scope> Scope<'scope, '_> {
         output: &'scope mut [T],
         root: Rank,
     ) -> Result<Pending<'scope, T>, Error> {
-        Ok(self.start(&self.comm.caller().scatter_into(input, output, root)?))
+        Ok(self.start(&self.checked(self.comm.caller().scatter_into(input, output, root))?))
     }
 
     /// Starts [`Communicator::barrier`], which ends when all ranks have called it and all calls before it have
@@ -361,9 +361,14 @@ impl<'scope> Scope<'scope, '_> {
         Pending { ticket, buffer: call.buffer(), scope: PhantomData }
     }
 
+    /// Notes a refusal.
+    fn checked<C>(&self, call: Result<C, Error>) -> Result<C, Error> {
+        call.map_err(|error| self.comm.refused(error))
+    }
+
     /// Queues the sends and receives of `group`.
     fn exchange(&'scope self, mut group: Group<'scope>) -> Result<Arc<Ticket>, Error> {
-        let work = Work::Exchange(group.take_exchange()?);
+        let work = Work::Exchange(self.checked(group.take_exchange())?);
         // SAFETY: the group's members are borrowed for 'scope.
         Ok(unsafe { self.push(work) })
     }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use annulus_cli::doctor::{self, State};
 use annulus_cli::explain::{Question, explain};
 use annulus_cli::launch::{self, Job, MOST_RANKS, Output};
+use annulus_cli::status::{Query, status};
 use clap::{Args, Parser, Subcommand, value_parser};
 
 /// Collective communication: start ranks, examine a host, explain choices
@@ -25,6 +26,8 @@ enum Command {
     Doctor,
     /// Say which algorithm a call gets, and why, with predicted times of all
     Explain(Question),
+    /// Say what the ranks of running, hung or stopped processes do, and where they parted
+    Status(Query),
 }
 
 #[derive(Args)]
@@ -48,6 +51,13 @@ fn main() -> ExitCode {
             Ok(explanation) => print(&explanation.to_string(), ExitCode::SUCCESS),
             Err(error) => {
                 eprintln!("annulus explain: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        Command::Status(query) => match status(&query) {
+            Ok(text) => print(&text, ExitCode::SUCCESS),
+            Err(error) => {
+                eprintln!("annulus status: {error}");
                 ExitCode::FAILURE
             }
         },

@@ -1,0 +1,316 @@
+//! Writes a page: what an engine does with each call.
+
+use std::sync::Arc;
+
+use annulus_plan::{Fingerprint, Rank};
+
+use super::clock::ticks;
+use super::format::{Entry, word};
+use super::page::Page;
+
+/// Calls of so many bytes have a record of their own each.
+pub(crate) const LARGE_BYTES: usize = 64 << 10;
+/// How many repetitions pass between looks at the clock.
+const REPETITIONS_PER_LOOK: u64 = 64;
+
+/// One rank's operations of one communicator. One thread at a time has it.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    page: Option<Arc<Page>>,
+    /// Operations started.
+    operation: u64,
+    /// The latest record, and its number.
+    entry: Entry,
+    number: u64,
+    /// Whether a repetition of the latest record's call belongs to it.
+    open: bool,
+}
+
+impl Recorder {
+    /// `None`: nothing is recorded.
+    pub(crate) fn new(page: Option<Arc<Page>>) -> Self {
+        Self { page, operation: 0, entry: Entry::default(), number: 0, open: false }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn page(&self) -> Option<&Arc<Page>> {
+        self.page.as_ref()
+    }
+
+    /// The last call begins once more. Only after [`collective`](Self::collective) of a call smaller than [`LARGE_BYTES`], without another call in between.
+    #[inline]
+    pub(crate) fn again(&mut self) {
+        if let Some(page) = &self.page {
+            self.operation += 1;
+            page.set(word::STARTED, self.operation);
+        }
+    }
+
+    /// A collective of `bytes` bytes begins.
+    pub(crate) fn collective(&mut self, fingerprint: Fingerprint, bytes: usize) {
+        let next = self.entry.sequence() + (self.operation + 1).wrapping_sub(self.entry.first);
+        if self.open
+            && bytes < LARGE_BYTES
+            && self.entry.call == fingerprint.call
+            && (Fingerprint { order: self.entry.order, ..fingerprint }).at(next) == fingerprint
+        {
+            return self.again();
+        }
+        self.begin(fingerprint, 0, fingerprint.order >> 32, bytes < LARGE_BYTES);
+    }
+
+    /// A group of `messages` sends and receives begins, of which `fingerprint` is one, with `peer`. `collectives`: begun so far.
+    pub(crate) fn exchange(
+        &mut self,
+        fingerprint: Fingerprint,
+        peer: Rank,
+        messages: usize,
+        collectives: u64,
+    ) {
+        let messages = u64::try_from(messages).unwrap_or(u64::MAX).clamp(1, u32::MAX.into());
+        self.begin(fingerprint, messages << 32 | peer as u64, collectives, false);
+    }
+
+    fn begin(&mut self, fingerprint: Fingerprint, detail: u64, collectives: u64, open: bool) {
+        let Some(page) = &self.page else { return };
+        if self.open && self.entry.first <= self.operation {
+            let ended = stamp_since(page, self.entry.first);
+            page.write(self.number, &Entry { last: self.operation, ended, ..self.entry });
+            self.number += 1;
+        }
+        self.operation += 1;
+        self.entry = Entry {
+            first: self.operation,
+            call: fingerprint.call,
+            order: fingerprint.order,
+            detail,
+            started: ticks(),
+            ..Entry::default()
+        };
+        self.open = open;
+        page.write(self.number, &self.entry);
+        page.set(word::RECORDS, self.number + 1);
+        page.set(word::COLLECTIVES, collectives);
+        let next_look =
+            if open { self.operation.next_multiple_of(REPETITIONS_PER_LOOK) } else { 0 };
+        page.set(word::ATTENTION, next_look);
+        page.set(word::STARTED, self.operation);
+    }
+
+    /// The operation under way has ended.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        if let Some(page) = &self.page {
+            page.set(word::COMPLETED, self.operation);
+            if self.operation >= page.get(word::ATTENTION) {
+                self.look();
+            }
+        }
+    }
+
+    /// It was a look's turn, or the operation has a record of its own, or has waited.
+    #[cold]
+    fn look(&mut self) {
+        let Some(page) = &self.page else { return };
+        let (operation, now) = (self.operation, ticks());
+        if page.get(word::ATTENTION) != 0 {
+            page.set(word::STAMP, now);
+            page.set(word::STAMP_OPERATION, operation);
+        } else {
+            let waited = page.get(word::WAITING_OPERATION) == operation;
+            let since = page.get(word::WAITING_SINCE);
+            if self.entry.first < operation {
+                // It was about to be one of many.
+                let ended = stamp_since(page, self.entry.first);
+                page.write(self.number, &Entry { last: operation - 1, ended, ..self.entry });
+                self.number += 1;
+                let order = Fingerprint { order: self.entry.order, ..Fingerprint::default() }
+                    .at(self.entry.sequence() + (operation - self.entry.first))
+                    .order;
+                let started = if waited { since } else { 0 };
+                self.entry = Entry { first: operation, order, started, ..self.entry };
+            }
+            page.write(self.number, &Entry { last: operation, ended: now, ..self.entry });
+            page.set(word::RECORDS, self.number + 1);
+            if self.open {
+                // Repetitions have a record waiting for them.
+                page.set(word::COLLECTIVES, self.entry.sequence());
+                self.number += 1;
+                let order = Fingerprint { order: self.entry.order, ..Fingerprint::default() }
+                    .at(self.entry.sequence() + 1)
+                    .order;
+                self.entry = Entry { first: operation + 1, order, started: 0, ..self.entry };
+                page.write(self.number, &self.entry);
+                page.set(word::RECORDS, self.number + 1);
+            } else {
+                self.number += 1;
+            }
+        }
+        page.set(word::ATTENTION, (operation + 1).next_multiple_of(REPETITIONS_PER_LOOK));
+    }
+
+    /// The operation under way has failed.
+    #[cold]
+    pub(crate) fn fail(&mut self) {
+        let Some(page) = &self.page else { return };
+        if self.entry.first > self.operation {
+            return;
+        }
+        let entry = Entry { last: self.operation, ended: ticks(), outcome: 2, ..self.entry };
+        page.write(self.number, &entry);
+        self.open = false;
+    }
+}
+
+/// When the clock was last looked at since operation `first`; 0: it was not.
+fn stamp_since(page: &Page, first: u64) -> u64 {
+    if page.get(word::STAMP_OPERATION) >= first { page.get(word::STAMP) } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_plan::{Collective, DataType, ReduceOp};
+
+    use super::super::{FlightRecord, MAX_RECORDS, Outcome};
+    use super::*;
+
+    const TAG: u32 = 7;
+
+    fn recorder() -> Recorder {
+        Recorder::new(Page::new(1, 2, TAG))
+    }
+
+    fn all_reduce(count: usize, sequence: u64) -> Fingerprint {
+        let call = Collective::all_reduce(2, DataType::F32, ReduceOp::Sum, count).expect("valid");
+        Fingerprint::new(&call, sequence, TAG)
+    }
+
+    fn record(recorder: &Recorder) -> FlightRecord {
+        recorder.page().expect("two ranks").record().expect("alive")
+    }
+
+    fn lines(record: &FlightRecord) -> Vec<(u64, u64, Outcome)> {
+        record.operations.iter().map(|o| (o.number, o.repetitions, o.outcome)).collect()
+    }
+
+    #[test]
+    fn a_world_of_one_records_nothing() {
+        assert!(Page::new(0, 1, TAG).is_none());
+        let mut alone = Recorder::new(None);
+        alone.collective(all_reduce(1, 1), 4);
+        alone.again();
+        alone.end();
+        alone.fail();
+    }
+
+    #[test]
+    fn repetitions_share_a_record() {
+        let mut recorder = recorder();
+        recorder.collective(all_reduce(2, 1), 8);
+        recorder.end();
+        for _ in 2..=300 {
+            recorder.again();
+            recorder.end();
+        }
+        recorder.collective(all_reduce(2, 301), 8);
+        recorder.end();
+        recorder.collective(all_reduce(3, 302), 12);
+        let found = record(&recorder);
+        assert_eq!(lines(&found), [(1, 301, Outcome::Completed), (302, 1, Outcome::Pending)]);
+        assert_eq!((found.started, found.completed, found.collectives), (302, 301, 302));
+        assert_eq!((found.rank, found.world, found.communicator), (1, 2, TAG));
+        let page = recorder.page().expect("two ranks");
+        for (sequence, count) in [(1, 2), (64, 2), (301, 2), (302, 3)] {
+            assert_eq!(page.collective(sequence), Some(all_reduce(count, sequence)));
+            let described = all_reduce(count, sequence).describe();
+            assert_eq!(found.collective(sequence), Some(described));
+        }
+        assert_eq!(page.collective(303), None);
+        assert_eq!(page.collectives(), 302);
+        assert_eq!(found.current_call(), Some(all_reduce(3, 302).describe()));
+        let (last, _) = found.last_completed().expect("many");
+        assert_eq!(last, all_reduce(2, 301).describe());
+    }
+
+    #[test]
+    fn large_calls_and_calls_that_wait_have_records_of_their_own() {
+        let mut recorder = recorder();
+        for sequence in 1..=2 {
+            recorder.collective(all_reduce(1 << 20, sequence), 4 << 20);
+            recorder.end();
+        }
+        recorder.collective(all_reduce(2, 3), 8);
+        recorder.end();
+        for repetition in 4..=9 {
+            recorder.again();
+            if repetition == 6 {
+                recorder.page().expect("two ranks").waits();
+            }
+            recorder.end();
+        }
+        let found = record(&recorder);
+        let done = Outcome::Completed;
+        let expected = [(1, 1, done), (2, 1, done), (3, 3, done), (6, 1, done), (7, 3, done)];
+        assert_eq!(lines(&found), expected);
+        let timed = |index: usize| {
+            let operation = &found.operations[index];
+            operation.started_ago.is_some() && operation.seen_ago.is_some()
+        };
+        assert!(timed(0) && timed(1) && timed(3));
+        assert_eq!(found.collectives, 9);
+        assert_eq!(found.collective(6), Some(all_reduce(2, 6).describe()));
+        assert_eq!(found.collective(9), Some(all_reduce(2, 9).describe()));
+    }
+
+    #[test]
+    fn a_record_that_waits_for_repetitions_is_none() {
+        let mut recorder = recorder();
+        recorder.collective(all_reduce(2, 1), 8);
+        recorder.page().expect("two ranks").waits();
+        recorder.end();
+        let page = recorder.page().expect("two ranks").clone();
+        assert_eq!(page.collectives(), 1);
+        assert_eq!(page.collective(2), None);
+        recorder.exchange(Fingerprint { call: 10 << 8, ..all_reduce(0, 5) }, 0, 3, 1);
+        let found = record(&recorder);
+        assert_eq!(lines(&found), [(1, 1, Outcome::Completed), (2, 1, Outcome::Pending)]);
+        assert_eq!(found.collectives, 1);
+        let exchange = found.current().expect("under way");
+        assert_eq!((exchange.peer, exchange.messages), (Some(0), 3));
+        assert!(!exchange.is_collective());
+    }
+
+    #[test]
+    fn failures_and_refusals_are_told() {
+        let mut recorder = recorder();
+        let page = recorder.page().expect("two ranks").clone();
+        page.refused("rank 1: root 7 is out of range");
+        assert_eq!(record(&recorder).refused.as_deref(), Some("rank 1: root 7 is out of range"));
+        recorder.collective(all_reduce(2, 1), 8);
+        page.waits();
+        page.waits_for(&[0]);
+        let found = record(&recorder);
+        assert_eq!(found.refused, None, "another call was made since");
+        assert_eq!(found.waiting_for, [0]);
+        assert!(found.current().expect("under way").pending_for.is_some());
+        recorder.fail();
+        page.broke(&"x".repeat(5000));
+        let found = record(&recorder);
+        assert_eq!(lines(&found), [(1, 1, Outcome::Failed)]);
+        assert_eq!(found.error.expect("broken").len(), 1000);
+    }
+
+    #[test]
+    fn the_last_records_are_kept() {
+        let mut recorder = recorder();
+        for sequence in 1..=3000 {
+            recorder.collective(all_reduce(1 + sequence as usize % 2, sequence), 8);
+            recorder.end();
+        }
+        let found = record(&recorder);
+        assert_eq!(found.operations.len(), MAX_RECORDS);
+        assert_eq!(found.operations[0].number, 3000 - MAX_RECORDS as u64 + 1);
+        assert_eq!(found.completed, 3000);
+        assert!(found.to_string().lines().count() >= MAX_RECORDS);
+    }
+}
