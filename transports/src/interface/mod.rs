@@ -156,7 +156,10 @@ fn choose(
         let available = interfaces.to_vec();
         return Err(InterfaceError::NoMatch { filter: filter.clone(), available });
     }
-    candidates.retain(|interface| serves(listening, interface.ip));
+    // A link-local address of IPv6 means nothing without the number of an interface, which differs from host to host
+    // and does not travel with the address.
+    let travels = |ip: IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    candidates.retain(|interface| serves(listening, interface.ip) && travels(interface.ip));
     let named = |interface: &Interface| filter.and_then(|filter| filter.position(&interface.name));
     candidates.sort_by_key(|interface| match named(interface) {
         Some(position) => (position, Suitability::of_address(interface.ip)),
@@ -189,7 +192,7 @@ fn serves(listening: SocketAddr, ip: IpAddr) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Suitability {
     Good,
-    /// Only on the same wire, and in IPv6 with an interface index that differs between hosts.
+    /// Only on the same wire.
     LinkLocal,
     /// Bridges for containers and virtual machines: each host may have one with the same address.
     Bridge,
@@ -303,6 +306,13 @@ mod tests {
     }
 
     #[test]
+    fn a_host_with_bridges_and_no_network_offers_loopback() {
+        let host = [interface("br0", "fe80::1"), interface("lo", "127.0.0.1")];
+        let chosen = choose(&host, None, None, BOTH.parse().unwrap()).unwrap();
+        assert_eq!(chosen, ["127.0.0.1:5000".parse().unwrap()]);
+    }
+
+    #[test]
     fn route_to_the_root_comes_first() {
         assert_eq!(
             chosen(None, Some("198.51.100.2"), V4),
@@ -332,10 +342,7 @@ mod tests {
             chosen(Some("ib,eth1"), Some("192.0.2.2"), V4),
             ["203.0.113.2:5000", "198.51.100.2:5000"]
         );
-        assert_eq!(
-            chosen(Some("=eth0"), None, BOTH),
-            ["192.0.2.2:5000", "[fd00::2]:5000", "[fe80::1%2]:5000"]
-        );
+        assert_eq!(chosen(Some("=eth0"), None, BOTH), ["192.0.2.2:5000", "[fd00::2]:5000"]);
         assert_eq!(chosen(Some("lo"), None, V4), ["127.0.0.1:5000"]);
         assert_eq!(
             chosen(Some("^eth0"), Some("192.0.2.2"), V4),

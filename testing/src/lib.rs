@@ -1,0 +1,3 @@
+//! What tests the whole: jobs of processes under random faults ([`chaos`]).
+
+pub mod chaos;
