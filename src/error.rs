@@ -79,7 +79,8 @@ pub enum Error {
         waiting_for: Vec<Missing>,
     },
     /// A rank is gone: its process has ended or is silent, its thread has panicked, or its host cannot be reached. The communicator is
-    /// broken; [`Communicator::lost_ranks`](crate::Communicator::lost_ranks) names all that are lost.
+    /// broken; [`Communicator::lost_ranks`](crate::Communicator::lost_ranks) names all that are lost, and
+    /// [`Communicator::shrink`](crate::Communicator::shrink) makes a communicator of the others.
     ///
     /// A rank that was only stopped for too long gets this about itself: the others have given it up.
     #[error("rank {lost} (pid {pid} on {host}, {}) is lost: {noticed}", Last(last_operation))]
@@ -134,6 +135,14 @@ pub enum Error {
         bytes: usize,
         /// Why.
         source: Arc<std::io::Error>,
+    },
+    /// There is no communicator of the survivors; nothing has changed.
+    #[error("rank {rank}: {source}")]
+    Shrink {
+        /// This rank.
+        rank: Rank,
+        /// Why.
+        source: Arc<crate::ShrinkError>,
     },
     /// The settings make no sense.
     #[error(transparent)]

@@ -32,7 +32,7 @@ mod scratch;
 pub use annulus_plan::{
     CallError, Collective, CollectiveKind, DataType, Rank, ReduceKind, ReduceOp, Scalar,
 };
-pub use bootstrap::{BootstrapError, UniqueId};
+pub use bootstrap::{BootstrapError, ShrinkError, UniqueId};
 pub use communicator::{
     Allocation, Communicator, Group, Pending, RawCall, RawGroup, Scope, SharedBytes, Started,
     read_scalar,

@@ -47,6 +47,13 @@ fn rank_process() {
                 }
                 other => println!("\nfailed {other}"),
             }
+            match comm.shrink(&[]) {
+                Ok(small) => {
+                    let sum = calls(&small, Some(3)).map(|()| small.world_size());
+                    println!("\nshrunk {sum:?}");
+                }
+                Err(refused) => println!("\nshrunk {refused}"),
+            }
         }
     }
     // Processes that end would be lost as well, and perhaps noticed first.
@@ -140,11 +147,17 @@ fn lose(world: usize, victim: usize, transport: &str, fate: &str) {
         known |= knows;
     }
     assert!(known, "{name}: somebody knows in which call it was last seen");
+    for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+        let said = process.says("shrunk ").expect("an outcome, not a hang");
+        assert_eq!(said, format!("shrunk Ok({})", world - 1), "{name}: rank {rank}");
+    }
     if fate == "stop" {
         ranks[victim].signal(Signal::CONT);
         let said = ranks[victim].says("lost ").expect("an error, not a hang");
         let expected = format!("lost {victim} {pid} ");
         assert!(said.starts_with(&expected), "{name}: the stopped one: {said}");
+        let said = ranks[victim].says("shrunk ").expect("an error, not a hang");
+        assert!(said.contains("declared this one lost"), "{name}: the stopped one: {said}");
     }
     let _ = std::io::stdout().flush();
 }

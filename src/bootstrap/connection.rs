@@ -11,13 +11,15 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{SockRef, TcpKeepalive};
 
+use super::agreement::MAX_ASK;
 use super::notice::MAX_NOTICE;
 use super::reactor::{Appointment, Reactor, Source, Timer, Token, lock};
 use super::record::MAX_RECORD;
 use super::wire::{FrameKind, WireError, frame, split_frame};
 
-/// Longest payload that a peer may send: a record's or a notice's.
-const MAX_PAYLOAD: usize = if MAX_RECORD > MAX_NOTICE { MAX_RECORD } else { MAX_NOTICE };
+/// Longest payload that a peer may send: that of a question about all ranks of a large job.
+const MAX_PAYLOAD: usize = MAX_ASK;
+const _: () = assert!(MAX_RECORD <= MAX_PAYLOAD && MAX_NOTICE <= MAX_PAYLOAD);
 /// A peer that leaves so many bytes unread is given up.
 const MAX_UNSENT: usize = 64 << 20;
 /// Bytes read at once.

@@ -1,6 +1,7 @@
 //! Reads control frames without a connection, for the fuzz target.
 
 use super::WireError;
+use super::agreement::{Answer, Ask, MAX_ASK, Rejoin};
 use super::notice::{Dispatch, Heartbeat, MAX_NOTICE};
 use super::record::{MAX_RECORD, Record, Table};
 use super::refusal::Refusal;
@@ -12,7 +13,7 @@ use super::wire::{FrameKind, frame, split_frame};
 /// When a sound frame, written and read again, is another.
 #[doc(hidden)]
 pub fn read_frames(bytes: &[u8], world: usize) -> usize {
-    let limit = Table::limit(world).max(MAX_RECORD).max(MAX_NOTICE);
+    let limit = Table::limit(world).max(MAX_RECORD).max(MAX_NOTICE).max(MAX_ASK);
     let mut rest = bytes;
     let mut sound = 0;
     while let Ok(Some(next)) = split_frame(rest, limit) {
@@ -24,6 +25,9 @@ pub fn read_frames(bytes: &[u8], world: usize) -> usize {
             FrameKind::Refusal => same(next.payload, Refusal::decode, Refusal::encode),
             FrameKind::Notice => same(next.payload, Dispatch::decode, Dispatch::encode),
             FrameKind::Goodbye => Ok(Vec::new()),
+            FrameKind::Rejoin => same(next.payload, Rejoin::decode, Rejoin::encode),
+            FrameKind::Ask => same(next.payload, Ask::decode, Ask::encode),
+            FrameKind::Answer => same(next.payload, Answer::decode, Answer::encode),
             FrameKind::Heartbeat => same(next.payload, Heartbeat::decode, Heartbeat::encode),
         };
         let Ok(written) = read else { return sound };

@@ -14,6 +14,7 @@ use annulus_transports::interface::{Filter, FilterError, own_addresses};
 use annulus_transports::secret::Secret;
 
 use super::control::{Control, OnNotice};
+use super::desk::{Desk, Roster};
 use super::id::MAX_ROOT_ADDRESSES;
 use super::membership::{Member, Membership, tag};
 use super::peers::{Peers, purpose};
@@ -183,10 +184,16 @@ impl Membership {
             .filter(|r| (r.host_id, r.pid) == (table.root_host_id, table.root_pid))
             .map(|r| r.rank)
             .collect();
-        let (tag, own) = (tag(secret).into(), rank as u32);
-        let control = Control::start(stream.into(), tag, own, root_ranks, options.heartbeat)
-            .map_err(BootstrapError::io("watch the control connection"))?;
         let members: Arc<[Member]> = table.records.into_iter().map(member).collect();
+        let roster = Roster {
+            rank: rank as u32,
+            members: members.clone(),
+            secret: secret.clone(),
+            heartbeat: options.heartbeat,
+        };
+        let desk = Desk::start(stream.into(), roster, root_ranks, &acceptor)
+            .map_err(BootstrapError::io("watch the control connection"))?;
+        let control = Control::new(desk, tag(secret).into());
         let on_notice = options.on_notice.clone();
         Ok(Self::assemble(
             rank,

@@ -143,6 +143,11 @@ impl Membership {
     ///
     /// It shares this one's control connection: notices of lost ranks go to both.
     pub fn split(&self, ranks: &[Rank], context: u64, on_notice: OnNotice) -> Option<Self> {
+        self.part(ranks, &[b"split ".as_slice(), &context.to_le_bytes()].concat(), on_notice)
+    }
+
+    /// The membership in a communicator of `ranks`, whose secret follows from this one's, `context` and them.
+    pub(super) fn part(&self, ranks: &[Rank], context: &[u8], on_notice: OnNotice) -> Option<Self> {
         let rank = ranks.iter().position(|rank| *rank == self.rank)?;
         let mut seen = vec![false; self.world()];
         let mut members = Vec::with_capacity(ranks.len());
@@ -152,8 +157,7 @@ impl Membership {
             }
             members.push(Member { rank: new, ..self.members[*old].clone() });
         }
-        let mut derivation = b"split ".to_vec();
-        derivation.extend(context.to_le_bytes());
+        let mut derivation = context.to_vec();
         for rank in ranks {
             derivation.extend((*rank as u32).to_le_bytes());
         }

@@ -10,8 +10,10 @@
 //! A process has one listener ([`Acceptor`]), one thread for the control
 //! connections, and while it is the root nothing more. Both sleep in epoll, and end when the last [`Membership`] is gone.
 
+mod agreement;
 mod connection;
 mod control;
+mod desk;
 mod error;
 mod frames;
 mod gather;
@@ -26,10 +28,12 @@ mod reactor;
 mod record;
 mod refusal;
 mod root;
+mod shrink;
 mod wire;
 
 pub use annulus_transports::acceptor::Acceptor;
 
+pub(crate) use agreement::{Agreement, RankSet};
 pub use control::{Control, OnNotice};
 pub use error::BootstrapError;
 #[doc(hidden)]
@@ -41,6 +45,7 @@ pub use notice::{Notice, Report};
 pub use peers::{Peers, Segments};
 pub use record::MAX_WORLD;
 pub use refusal::{Claimant, MissingRanks, Refusal};
+pub use shrink::ShrinkError;
 pub use wire::WireError;
 
 /// Ranks must run the same version of the library.

@@ -50,7 +50,8 @@ pub enum Notice {
         /// The rank.
         rank: Rank,
     },
-    /// The process that relays the notices has ended, or its host cannot be reached any more. No notice comes after this one.
+    /// The process that relays the notices has ended, or its host cannot be reached any more. The lowest rank that is left takes over;
+    /// what is reported until then may reach nobody.
     RootLost,
 }
 

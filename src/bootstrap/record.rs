@@ -47,8 +47,7 @@ impl Record {
         writer.u32(self.world);
         writer.u64(self.settings);
         writer.u64(self.patience.as_millis().try_into().unwrap_or(u64::MAX));
-        let heartbeat = self.heartbeat.map_or(0, |time| time.as_millis().max(1));
-        writer.u32(heartbeat.try_into().unwrap_or(u32::MAX));
+        writer.heartbeat(self.heartbeat);
         writer.text(&self.version, MAX_VERSION);
         writer.u32(self.pid);
         writer.text(&self.host_name, MAX_HOST_NAME);
@@ -71,10 +70,7 @@ impl Record {
             world: reader.u32("world size")?,
             settings: reader.u64("settings")?,
             patience: Duration::from_millis(reader.u64("timeout")?),
-            heartbeat: match reader.u32("heartbeat")? {
-                0 => None,
-                ms => Some(Duration::from_millis(ms.into())),
-            },
+            heartbeat: reader.heartbeat("heartbeat")?,
             version: reader.text(MAX_VERSION, "version")?,
             pid: reader.u32("process id")?,
             host_name: reader.text(MAX_HOST_NAME, "host name")?,

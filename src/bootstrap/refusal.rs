@@ -146,7 +146,7 @@ pub struct MissingRanks {
 }
 
 impl MissingRanks {
-    pub(super) fn new(ranks: impl Iterator<Item = Rank>) -> Self {
+    pub(crate) fn new(ranks: impl Iterator<Item = Rank>) -> Self {
         let mut lowest = Vec::new();
         let mut total = 0;
         for rank in ranks {

@@ -1,6 +1,11 @@
 //! The root of a job: gathers its ranks, then relays what they tell each other.
+//!
+//! Any rank's process can become the root when the first one is lost: [`Standby`].
 
-use std::collections::HashMap;
+mod agreements;
+mod seats;
+
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -13,10 +18,11 @@ use annulus_transports::secret::{KeyId, Secret};
 use annulus_transports::session::Session;
 
 use super::VERSION;
+use super::agreement::{Agreement, Ask, RankSet, Rejoin};
 use super::connection::{Connection, Inbox};
 use super::gather::Gather;
-use super::notice::{Dispatch, Event, Heartbeat, Loss};
-use super::reactor::{Appointment, Reactor, Source, Timer, lock};
+use super::notice::{Event, Heartbeat};
+use super::reactor::{Appointment, Reactor, Timer, lock};
 use super::record::{Record, Table};
 use super::refusal::Refusal;
 use super::wire::{FrameKind, WireError, frame};
@@ -38,6 +44,8 @@ pub(super) struct Root {
     key: KeyId,
     host_id: [u8; 16],
     reactor: Arc<Reactor>,
+    /// Where the nonces of this root's agreements come from.
+    entropy: Secret,
     state: Mutex<State>,
     /// For timers and seats.
     this: Weak<Self>,
@@ -56,6 +64,30 @@ struct State {
     deadline: Instant,
     /// What the reactor is asked for, so that it keeps nothing of a root that is over.
     appointment: Option<Appointment>,
+    /// The ranks that are lost or have left.
+    gone: BTreeMap<u32, Event>,
+    /// By the communicators' tags.
+    agreements: HashMap<u64, Open>,
+    /// By tag: who was excluded, and by whom. They come too late if they come.
+    excluded: HashMap<u64, BTreeMap<u32, u32>>,
+    agreed: u64,
+    /// Of a root that took over: the ranks that it expects, and those of them that live in this process.
+    successor: Option<Succession>,
+}
+
+/// The job that a root has taken over.
+#[derive(Clone)]
+pub(super) struct Succession {
+    /// The number of ranks.
+    pub(super) world: u32,
+    /// Those in this process.
+    pub(super) here: RankSet,
+}
+
+/// An agreement that some have asked for. A ticket is a seat, and the number of its question.
+struct Open {
+    agreement: Agreement<(u64, u32)>,
+    appointment: Appointment,
 }
 
 #[derive(PartialEq, Eq)]
@@ -85,6 +117,14 @@ struct Seat {
 /// Opens the door of an acceptor to the root, as long as the root is there.
 struct Door(Weak<Root>);
 
+/// Opens the door to a root that takes over a job, and starts it when the first rank comes.
+pub(super) struct Standby {
+    secret: Secret,
+    host_id: [u8; 16],
+    succession: Succession,
+    root: Mutex<Weak<Root>>,
+}
+
 /// Takes what arrives from one seat.
 struct SeatInbox {
     root: Arc<Root>,
@@ -100,32 +140,49 @@ impl Root {
         host_id: [u8; 16],
         listens_alone: bool,
     ) -> io::Result<()> {
+        let root = Self::new(secret, host_id, listens_alone, None)?;
+        root.end_phase_at(&mut root.state(), Instant::now() + LONGEST_WAIT);
+        let door = Arc::new(Door(root.this.clone()));
+        let registration = acceptor.register(secret, ROOT as Rank, door);
+        root.state().registration = Some(registration);
+        Ok(())
+    }
+
+    fn new(
+        secret: &Secret,
+        host_id: [u8; 16],
+        listens_alone: bool,
+        successor: Option<Succession>,
+    ) -> io::Result<Arc<Self>> {
         let key = secret.key_id();
         let reactor = Reactor::shared()?;
-        let deadline = Instant::now() + LONGEST_WAIT;
+        let entropy = Secret::random()?;
+        let phase = if successor.is_some() { Phase::Running } else { Phase::Gathering };
         let root = Arc::new_cyclic(|this| Self {
             key,
             host_id,
             reactor,
+            entropy,
             state: Mutex::new(State {
-                phase: Phase::Gathering,
+                phase,
                 registration: None,
                 listens_alone,
                 seats: HashMap::new(),
                 next_seat: 0,
                 gather: Gather::new(VERSION),
                 first_came: None,
-                deadline,
+                deadline: Instant::now(),
                 appointment: None,
+                gone: BTreeMap::new(),
+                agreements: HashMap::new(),
+                excluded: HashMap::new(),
+                agreed: 0,
+                successor,
             }),
             this: this.clone(),
         });
         lock(&ROOTS).push((key, root.clone()));
-        root.end_phase_at(&mut root.state(), deadline);
-        let door = Arc::new(Door(root.this.clone()));
-        let registration = acceptor.register(secret, ROOT as Rank, door);
-        root.state().registration = Some(registration);
-        Ok(())
+        Ok(root)
     }
 
     /// Ends the root of a job that nobody is going to join.
@@ -267,158 +324,15 @@ impl Root {
         }
     }
 
-    /// Tells all ranks but one.
-    fn relay(state: &State, dispatch: &Dispatch) {
-        let frame: Arc<[u8]> = frame(FrameKind::Notice, &dispatch.encode()).into();
-        for seat in state.seats.values() {
-            if !seat.left && seat.rank.is_some_and(|rank| rank != dispatch.rank) {
-                seat.connection.send(frame.clone());
-            }
-        }
-    }
-
-    fn notice(&self, seat: u64, payload: &[u8]) -> Result<(), WireError> {
-        let mut dispatch = Dispatch::decode(payload)?;
-        let state = self.state();
-        let Some(Seat { rank: Some(rank), .. }) = state.seats.get(&seat) else {
-            return Err(WireError::Unexpected { kind: FrameKind::Notice as u8 });
-        };
-        dispatch.rank = *rank;
-        match dispatch.event {
-            Event::Report { .. } => Self::relay(&state, &dispatch),
-            Event::Inquiry { about } if about != *rank => {
-                drop(state);
-                self.inquire(seat, about);
-            }
-            Event::Disowned { silence_ms } => {
-                drop(state);
-                self.disowned(seat, Duration::from_millis(silence_ms.into()));
-            }
-            // Only the root says that.
-            Event::Inquiry { .. } | Event::Left | Event::Lost(_) | Event::Present => {}
-        }
-        Ok(())
-    }
-
-    /// Tells the rank of `seat` whether rank `about` is there, if it is. If not, it is told, or has been, like all others.
-    fn inquire(&self, seat: u64, about: u32) {
-        let connection = |state: &State| {
-            let mut seats = state.seats.values();
-            let found = seats.find(|seat| seat.rank == Some(about) && !seat.left);
-            found.map(|seat| seat.connection.clone())
-        };
-        let Some(suspect) = connection(&self.state()) else { return };
-        // The news of its end may be here already, behind what asks for it.
-        suspect.ready();
-        let state = self.state();
-        if connection(&state).is_some()
-            && let Some(seat) = state.seats.get(&seat)
-        {
-            let answer = Dispatch { rank: about, event: Event::Present };
-            seat.connection.send(frame(FrameKind::Notice, &answer.encode()).into());
-        }
-    }
-
-    /// The rank of `seat` has heard nothing of this root for too long, and goes its own way. To the others it is lost; but if
-    /// this process was stopped, they all go, and the ranks of this process are those that are lost.
-    fn disowned(&self, seat: u64, silence: Duration) {
-        let mut state = self.state();
-        let Some(Seat { rank: Some(rank), connection, .. }) = state.seats.get(&seat) else {
-            return;
-        };
-        if connection.was_stalled() {
-            for own in state.seats.values().filter(|own| own.here) {
-                let Some(own_rank) = own.rank else { continue };
-                let noticed = format!(
-                    "rank {rank} has given it up, having heard nothing from its process for {silence:.1?}"
-                );
-                let loss = Loss { noticed, last_operation: own.operation };
-                let word = Dispatch { rank: own_rank, event: Event::Lost(loss) };
-                own.connection.send(frame(FrameKind::Notice, &word.encode()).into());
-            }
-        }
-        let noticed = format!("it has heard nothing from the root of the job for {silence:.1?}");
-        self.lose(&mut state, seat, noticed);
-    }
-
-    /// Tells everybody that the rank of `seat` is lost, once.
-    fn lose(&self, state: &mut State, seat: u64, noticed: String) {
-        let Some(seat) = state.seats.get_mut(&seat) else { return };
-        if let (false, Some(rank)) = (std::mem::replace(&mut seat.left, true), seat.rank)
-            && state.phase == Phase::Running
-        {
-            let event = Event::Lost(Loss { noticed, last_operation: seat.operation });
-            Self::relay(state, &Dispatch { rank, event });
-        }
-    }
-
-    /// Nothing has come from a rank for `silence`.
-    fn silent(&self, seat: u64, silence: Duration) {
-        let mut state = self.state();
-        let noticed = format!(
-            "the root of the job has heard nothing from it for {silence:.1?} (ANNULUS_HEARTBEAT)"
-        );
-        if let Some(Seat { connection, rank: Some(rank), operation, .. }) = state.seats.get(&seat) {
-            // It may only have been stopped, and then hears why nobody listens to it any more.
-            let loss = Loss { noticed: noticed.clone(), last_operation: *operation };
-            let word = Dispatch { rank: *rank, event: Event::Lost(loss) };
-            connection.send(frame(FrameKind::Notice, &word.encode()).into());
-            connection.close();
-        }
-        self.lose(&mut state, seat, noticed);
-        drop(state);
-        self.gone(seat, None);
-    }
-
-    /// A rank's word that it is there.
-    fn heard(&self, seat: u64, heartbeat: Heartbeat) {
-        if let Some(seat) = self.state().seats.get_mut(&seat) {
-            seat.operation = heartbeat.operation.or(seat.operation);
-        }
-    }
-
-    fn goodbye(&self, seat: u64) {
-        let mut state = self.state();
-        let Some(seat) = state.seats.get_mut(&seat) else { return };
-        if let (false, Some(rank)) = (std::mem::replace(&mut seat.left, true), seat.rank)
-            && state.phase == Phase::Running
-        {
-            Self::relay(&state, &Dispatch { rank, event: Event::Left });
-        }
-    }
-
-    /// The connection of a seat has ended, perhaps because of `damage`.
-    fn gone(&self, seat: u64, damage: Option<WireError>) {
-        let mut state = self.state();
-        self.lose(
-            &mut state,
-            seat,
-            match damage {
-                None => {
-                    "its process ended, or closed the control connection without a goodbye".into()
-                }
-                Some(damage) => format!("it sent the root of the job a damaged frame: {damage}"),
-            },
-        );
-        let Some(seat) = state.seats.remove(&seat) else { return };
-        if let (Phase::Gathering, Some(rank)) = (&state.phase, seat.rank) {
-            let refusal = state.gather.left(rank as Rank);
-            self.refuse(&mut state, refusal);
-        }
-        let over =
-            state.phase == Phase::Running && !state.seats.values().any(|seat| seat.rank.is_some());
-        drop(state);
-        if over {
-            self.end();
-        }
-    }
-
     /// Lets go of everything.
     fn end(&self) {
         let mut state = self.state();
         state.phase = Phase::Over;
         if let Some(appointment) = state.appointment.take() {
             self.reactor.cancel(appointment);
+        }
+        for (_, open) in state.agreements.drain() {
+            self.reactor.cancel(open.appointment);
         }
         let registration = state.registration.take();
         let seats = std::mem::take(&mut state.seats);
@@ -441,6 +355,7 @@ impl Timer for Root {
     fn expired(&self) {
         let mut state = self.state();
         let now = Instant::now();
+        self.expire(&mut state, now);
         if now < state.deadline {
             return; // an earlier deadline that has since been moved
         }
@@ -455,18 +370,51 @@ impl Timer for Root {
                 drop(state);
                 self.end();
             }
-            (Phase::Running | Phase::Over, _) => {}
+            (Phase::Running, _) => self.miss_absent(&mut state),
+            (Phase::Over, _) => {}
         }
+    }
+}
+
+impl Standby {
+    /// For the job with `secret`, of which this process knows everything but that its root is lost.
+    pub(super) fn new(secret: &Secret, host_id: [u8; 16], succession: Succession) -> Self {
+        Self { secret: Self::secret(secret), host_id, succession, root: Mutex::default() }
+    }
+
+    /// What ranks prove to a root that takes over the job with `secret`.
+    pub(super) fn secret(secret: &Secret) -> Secret {
+        secret.derive(b"standby root")
+    }
+}
+
+impl Handler for Standby {
+    fn accepted(&self, _: Hello, stream: Stream, _: Option<Session>) {
+        let mut current = lock(&self.root);
+        let root = current.upgrade().filter(|root| root.state().phase != Phase::Over);
+        let root = match root {
+            Some(root) => Ok(root),
+            None => Root::new(&self.secret, self.host_id, false, Some(self.succession.clone())),
+        };
+        // Without descriptors or threads there is no root here; whoever comes finds the stream closed.
+        let Ok(root) = root else { return };
+        *current = Arc::downgrade(&root);
+        drop(current);
+        root.admit(stream_of(stream));
+    }
+}
+
+fn stream_of(stream: Stream) -> OwnedFd {
+    match stream {
+        Stream::Tcp(stream) => stream.into(),
+        Stream::Unix(stream) => stream.into(),
     }
 }
 
 impl Handler for Door {
     fn accepted(&self, _: Hello, stream: Stream, _: Option<Session>) {
         if let Some(root) = self.0.upgrade() {
-            root.admit(match stream {
-                Stream::Tcp(stream) => stream.into(),
-                Stream::Unix(stream) => stream.into(),
-            });
+            root.admit(stream_of(stream));
         }
     }
 }
@@ -484,7 +432,9 @@ impl Inbox for SeatInbox {
                 self.root.heard(self.seat, Heartbeat::decode(payload)?);
                 Ok(())
             }
-            FrameKind::Table | FrameKind::Refusal => {
+            FrameKind::Rejoin => self.root.rejoin(self.seat, Rejoin::decode(payload)?),
+            FrameKind::Ask => self.root.ask(self.seat, Ask::decode(payload)?),
+            FrameKind::Table | FrameKind::Refusal | FrameKind::Answer => {
                 Err(WireError::Unexpected { kind: kind as u8 })
             }
         }

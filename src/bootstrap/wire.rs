@@ -5,6 +5,7 @@
 //! before it believes it, and allocates no more than what is there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 /// Bytes of a frame before its payload.
 pub(super) const FRAME_HEAD: usize = 5;
@@ -25,17 +26,26 @@ pub(super) enum FrameKind {
     Goodbye = 5,
     /// Either way, when there has been nothing else to say for a while: I am here.
     Heartbeat = 6,
+    /// Rank to a new root: I am one of the job whose root is lost.
+    Rejoin = 7,
+    /// Rank to root: let a communicator go on without some of its ranks.
+    Ask = 8,
+    /// Root to rank: what has come of that.
+    Answer = 9,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<Self> {
-        const ALL: [FrameKind; 6] = [
+        const ALL: [FrameKind; 9] = [
             FrameKind::Join,
             FrameKind::Table,
             FrameKind::Refusal,
             FrameKind::Notice,
             FrameKind::Goodbye,
             FrameKind::Heartbeat,
+            FrameKind::Rejoin,
+            FrameKind::Ask,
+            FrameKind::Answer,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == code)
     }
@@ -164,6 +174,12 @@ impl Writer {
         self.bytes(&text.as_bytes()[..end], limit);
     }
 
+    /// A heartbeat in milliseconds; 0: none.
+    pub(super) fn heartbeat(&mut self, heartbeat: Option<Duration>) {
+        let ms = heartbeat.map_or(0, |time| time.as_millis().max(1));
+        self.u32(ms.try_into().unwrap_or(u32::MAX));
+    }
+
     pub(super) fn address(&mut self, address: IpAddr) {
         match address {
             IpAddr::V4(address) => {
@@ -238,6 +254,11 @@ impl<'a> Reader<'a> {
         Ok(text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect())
     }
 
+    pub(super) fn heartbeat(&mut self, field: &'static str) -> Result<Option<Duration>, WireError> {
+        let ms = self.u32(field)?;
+        Ok((ms > 0).then(|| Duration::from_millis(ms.into())))
+    }
+
     pub(super) fn address(&mut self, field: &'static str) -> Result<IpAddr, WireError> {
         match self.u8(field)? {
             4 => Ok(Ipv4Addr::from(self.array::<4>(field)?).into()),
@@ -278,7 +299,7 @@ mod tests {
         let long = frame(FrameKind::Notice, b"abcd");
         let error = WireError::Value { field: "length of a frame", value: 4 };
         assert_eq!(split_frame(&long[..5], 3), Err(error));
-        assert_eq!(split_frame(&[0, 0, 0, 0, 9], 3), Err(WireError::Unexpected { kind: 9 }));
+        assert_eq!(split_frame(&[0, 0, 0, 0, 99], 3), Err(WireError::Unexpected { kind: 99 }));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Ranks that are threads of one process.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use annulus_plan::Rank;
 use annulus_plan::topology::{LocalTransport, Topology};
@@ -13,8 +14,10 @@ use annulus_transports::proc::Hub;
 use annulus_transports::ring::Geometry;
 
 use super::peers::Peers;
+use super::shrink::Survivor;
 use super::split::{Child, Request};
 use super::{Communicator, Shared, available_cores};
+use crate::bootstrap::{Agreement, MissingRanks, RankSet, ShrinkError};
 use crate::config::Transport;
 use crate::flight::{self, Page, Waits};
 use crate::health::Health;
@@ -58,7 +61,27 @@ struct World {
     config: Config,
     /// Splits that not all of their ranks have joined yet, with the number that has.
     splits: Mutex<HashMap<(u64, u32), Forming>>,
+    shrinking: Mutex<Shrinking>,
+    /// Somebody has asked, or has made what all asked for.
+    shrunk: Condvar,
 }
+
+/// The ranks that ask for a communicator of the survivors, and those of earlier times that have yet to fetch theirs.
+#[derive(Default)]
+struct Shrinking {
+    round: u64,
+    open: Option<Agreement<()>>,
+    /// By round: what has come of it, and who has yet to hear.
+    settled: HashMap<u64, (Settled, RankSet)>,
+    /// Who was excluded, and by whom. Such a rank may come too late for the round that excluded it.
+    excluded: BTreeMap<u32, u32>,
+}
+
+/// The survivors with their world, or why there is none.
+type Settled = Result<(Arc<World>, Vec<Rank>), Error>;
+
+/// How long a rank that waits for others to shrink looks away from who is lost meanwhile.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A split, and how many of its ranks have joined it.
 type Forming = (Arc<World>, usize);
@@ -84,6 +107,8 @@ impl World {
             tuner: Arc::new(Tuner::new(topology, config.tuning.clone())),
             config: config.clone(),
             splits: Mutex::default(),
+            shrinking: Mutex::default(),
+            shrunk: Condvar::new(),
         }))
     }
 
@@ -98,6 +123,74 @@ impl World {
             spin: self.size <= available_cores(),
             shares_memory: self.size <= available_cores(),
         }
+    }
+}
+
+impl World {
+    /// Waits until all have asked who are still there, and returns what has come of it.
+    fn shrink(&self, rank: Rank, exclude: &RankSet) -> Settled {
+        let refused = |source| Error::Shrink { rank, source: Arc::new(source) };
+        let mut shrinking = self.shrinking.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let round = shrinking.round;
+        let deadline = now.checked_add(self.config.timeout).unwrap_or(now);
+        let own = rank as u32;
+        if !shrinking.excluded.contains_key(&own) {
+            let members = || (0..self.size as u32).collect();
+            let open =
+                shrinking.open.get_or_insert_with(|| Agreement::new(members(), now, deadline));
+            open.ask(own, exclude, deadline, ());
+        }
+        loop {
+            if let Some(by) = shrinking.excluded.get(&own) {
+                return Err(refused(ShrinkError::Excluded { by: *by as Rank }));
+            }
+            if let Some((settled, unheard)) = shrinking.settled.get_mut(&round) {
+                unheard.remove(&own);
+                let (settled, all_heard) = (settled.clone(), unheard.is_empty());
+                if all_heard {
+                    shrinking.settled.remove(&round);
+                }
+                return settled.map_err(|error| match error {
+                    Error::Shrink { source, .. } => Error::Shrink { rank, source },
+                    other => other,
+                });
+            }
+            if let Some(settled) = shrinking.open.as_mut().and_then(|open| self.settle(open)) {
+                let open = shrinking.open.take().expect("it has just been settled");
+                let mut unheard = open.asked();
+                if settled.is_ok() {
+                    shrinking.excluded.extend(open.into_excluded());
+                    unheard.retain(|rank| !shrinking.excluded.contains_key(rank));
+                }
+                shrinking.settled.insert(round, (settled, unheard));
+                shrinking.round += 1;
+                self.shrunk.notify_all();
+                continue;
+            }
+            let waited = self.shrunk.wait_timeout(shrinking, LOOK);
+            shrinking = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What comes of the agreement, if it is certain by now.
+    fn settle(&self, open: &mut Agreement<()>) -> Option<Settled> {
+        let departed = (0..self.size).filter(|rank| self.health.has_departed(*rank));
+        for rank in self.health.lost().into_iter().chain(departed) {
+            open.lose(rank as u32);
+        }
+        let now = Instant::now();
+        if let Some(survivors) = open.survivors() {
+            let ranks: Vec<Rank> = survivors.into_iter().map(|rank| rank as Rank).collect();
+            let world = Self::new(ranks.len().max(1), &self.config);
+            return Some(world.map(|world| (world, ranks)));
+        }
+        (now >= open.deadline()).then(|| {
+            let missing = open.missing().into_iter().map(|rank| rank as Rank);
+            let (missing, waited) = (MissingRanks::new(missing), open.waited(now));
+            let source = Arc::new(ShrinkError::Missing { missing, waited });
+            Err(Error::Shrink { rank: 0, source })
+        })
     }
 }
 
@@ -143,6 +236,16 @@ impl Peers for LocalPeers {
             splits.remove(&key);
         }
         Ok(child)
+    }
+
+    fn shrink(&self, rank: Rank, exclude: &[Rank], gone: &[Rank]) -> Result<Survivor, Error> {
+        let out = exclude.iter().chain(gone).map(|rank| *rank as u32).collect();
+        let (world, ranks) = self.world.shrink(rank, &out)?;
+        let survivor = ranks.iter().position(|survivor| *survivor == rank);
+        let Some(new) = survivor else {
+            return Err(Error::Shrink { rank, source: Arc::new(ShrinkError::Expelled) });
+        };
+        Ok(Survivor { rank: new, world: ranks.len(), child: world.child(new) })
     }
 }
 

@@ -13,6 +13,7 @@ mod queue;
 mod raw;
 mod remote;
 mod scope;
+mod shrink;
 mod split;
 
 use std::sync::atomic::{AtomicBool, AtomicU64};

@@ -2,9 +2,10 @@
 
 use annulus_plan::Rank;
 
+use super::shrink::Survivor;
 use crate::Error;
 
-/// The other ranks, seen from one. None of its methods blocks.
+/// The other ranks, seen from one. Only [`shrink`](Self::shrink) blocks.
 pub(super) trait Peers: Send + Sync {
     /// Tells all other ranks that this one broke the communicator.
     fn report(&self, error: &Error);
@@ -21,4 +22,7 @@ pub(super) trait Peers: Send + Sync {
 
     /// How children of a split find each other.
     fn split(&self, request: &super::split::Request) -> Result<super::split::Child, Error>;
+
+    /// Agrees with all others but `exclude` and those that are `gone` on a communicator of the survivors.
+    fn shrink(&self, rank: Rank, exclude: &[Rank], gone: &[Rank]) -> Result<Survivor, Error>;
 }

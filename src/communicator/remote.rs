@@ -16,6 +16,7 @@ use annulus_transports::tcp::{self, TcpFabric};
 
 use super::Communicator;
 use super::peers::Peers;
+use super::shrink::Survivor;
 use super::split::{Child, Request};
 use crate::bootstrap::{Member, Membership, Notice, OnNotice, Options, Report, UniqueId};
 use crate::config::{ConfigError, Transport};
@@ -203,6 +204,16 @@ impl Peers for RemotePeers {
             .split(&request.ranks, context, on_notice)
             .expect("the ranks of a split are ranks of the parent, once each");
         connect(Arc::new(membership), &news, &self.config)
+    }
+
+    fn shrink(&self, rank: Rank, exclude: &[Rank], gone: &[Rank]) -> Result<Survivor, Error> {
+        let (news, on_notice) = News::new();
+        let membership = self.membership.shrink(exclude, gone, self.config.timeout, on_notice);
+        let membership =
+            membership.map_err(|source| Error::Shrink { rank, source: Arc::new(source) })?;
+        let (rank, world) = (membership.rank(), membership.world());
+        let child = connect(Arc::new(membership), &news, &self.config)?;
+        Ok(Survivor { rank, world, child })
     }
 }
 

@@ -1,0 +1,392 @@
+//! What the communicators of one rank in one job share: its connection to the root, whoever that is.
+//!
+//! When the root is lost, the lowest rank that is left becomes it: each rank's process is ready to
+//! ([`Standby`]), and each rank [looks for the successor](failover) by itself.
+
+mod failover;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use annulus_transports::acceptor::{Acceptor, Registration};
+use annulus_transports::secret::Secret;
+
+use super::agreement::{Answer, Ask, Outcome, RankSet};
+use super::connection::{Connection, Inbox};
+use super::control::Subscriber;
+use super::membership::Member;
+use super::notice::{Dispatch, Event, Heartbeat, Loss};
+use super::reactor::{Appointment, Reactor, Timer, lock};
+use super::root::{Standby, Succession};
+use super::wire::{FrameKind, WireError, frame};
+
+/// Reports about communicators that this rank does not know yet, or no more, that are kept.
+const MAX_KEPT: usize = 256;
+/// How long the root's last word may be under way.
+const GRACE: Duration = Duration::from_secs(2);
+/// A root that has ended after all of its ranks had left is replaced only if this rank is still there so much later: at the end of a
+/// job everybody leaves.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a rank knows of its job.
+pub(super) struct Roster {
+    /// This rank.
+    pub(super) rank: u32,
+    pub(super) members: Arc<[Member]>,
+    pub(super) secret: Secret,
+    /// Both ends of the control connection may be silent for so long.
+    pub(super) heartbeat: Option<Duration>,
+}
+
+/// See the module.
+pub(super) struct Desk {
+    roster: Roster,
+    reactor: Arc<Reactor>,
+    state: Mutex<State>,
+    /// An answer has come, or the root has changed.
+    changed: Condvar,
+    this: Weak<Self>,
+    /// Opens the door to this rank's own root, should it become one.
+    _standby: Registration,
+}
+
+struct State {
+    /// To the present root, or the last one.
+    connection: Arc<Connection>,
+    /// Counts the roots.
+    epoch: u64,
+    root: RootState,
+    /// The ranks that live in the root's process, and are lost with it.
+    root_ranks: Vec<u32>,
+    subscribers: Vec<Weak<Subscriber>>,
+    /// Who has left or was lost, for those who subscribe later.
+    gone: Vec<Dispatch>,
+    /// The latest reports, for the same.
+    reports: VecDeque<Dispatch>,
+    /// The others have given this rank up.
+    expelled: bool,
+    /// Questions that somebody waits for an answer to.
+    asked: HashSet<u32>,
+    answers: HashMap<u32, Outcome>,
+    next_number: u32,
+}
+
+enum RootState {
+    There,
+    /// It has ended after its ranks had left; a successor is looked for at the appointment.
+    Retired(Appointment),
+    /// A successor is being looked for.
+    Missing,
+    /// There is none.
+    Nobody,
+}
+
+/// Why a question has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unanswered {
+    /// The others have given this rank up.
+    Expelled,
+    /// No root is left to ask, and none takes over.
+    Nobody,
+    /// The root did not answer before the deadline.
+    Silent,
+}
+
+impl Desk {
+    /// Takes over the connection to the root, in whose process `root_ranks` live.
+    pub(super) fn start(
+        socket: OwnedFd,
+        roster: Roster,
+        root_ranks: Vec<u32>,
+        acceptor: &Arc<Acceptor>,
+    ) -> io::Result<Arc<Self>> {
+        let reactor = Reactor::shared()?;
+        let own = &roster.members[roster.rank as usize];
+        let here = |member: &&Member| (member.host_id, member.pid) == (own.host_id, own.pid);
+        let succession = Succession {
+            world: roster.members.len() as u32,
+            here: roster.members.iter().filter(here).map(|member| member.joined_as).collect(),
+        };
+        let standby = Standby::new(&roster.secret, own.host_id.to_bytes(), succession);
+        let standby_secret = Standby::secret(&roster.secret);
+        let standby = acceptor.register(&standby_secret, own.rank, Arc::new(standby));
+        let desk = Arc::new_cyclic(|this: &Weak<Self>| {
+            let inbox = DeskInbox { desk: this.clone(), epoch: 0 };
+            Self {
+                roster,
+                reactor,
+                state: Mutex::new(State {
+                    connection: Connection::new(socket, Box::new(inbox)),
+                    epoch: 0,
+                    root: RootState::There,
+                    root_ranks,
+                    subscribers: Vec::new(),
+                    gone: Vec::new(),
+                    reports: VecDeque::new(),
+                    expelled: false,
+                    asked: HashSet::new(),
+                    answers: HashMap::new(),
+                    next_number: 0,
+                }),
+                changed: Condvar::new(),
+                this: this.clone(),
+                _standby: standby,
+            }
+        });
+        let connection = desk.connection();
+        desk.listen_to(&connection)?;
+        Ok(desk)
+    }
+
+    fn connection(&self) -> Arc<Connection> {
+        lock(&self.state).connection.clone()
+    }
+
+    fn listen_to(&self, connection: &Arc<Connection>) -> io::Result<()> {
+        connection.watch(&self.reactor)?;
+        if let Some(patience) = self.roster.heartbeat {
+            connection.beat(&self.reactor, patience);
+        }
+        Ok(())
+    }
+
+    /// Whether the root is there, as far as this rank knows.
+    pub(super) fn has_root(&self) -> bool {
+        matches!(lock(&self.state).root, RootState::There)
+    }
+
+    /// The root knows which rank this is.
+    pub(super) fn tell_root(&self, event: Event) {
+        let dispatch = Dispatch { rank: self.roster.rank, event };
+        self.connection().send(frame(FrameKind::Notice, &dispatch.encode()).into());
+    }
+
+    pub(super) fn subscribe(&self, subscriber: &Arc<Subscriber>) {
+        let mut state = lock(&self.state);
+        state.subscribers.retain(|other| other.strong_count() > 0);
+        state.subscribers.push(Arc::downgrade(subscriber));
+        let missed: Vec<_> = state.gone.iter().chain(&state.reports).cloned().collect();
+        let has_root = matches!(state.root, RootState::There | RootState::Retired(_));
+        drop(state);
+        for dispatch in &missed {
+            subscriber.deliver(dispatch);
+        }
+        if !has_root {
+            subscriber.root_lost();
+        }
+    }
+
+    fn dispatch(&self, dispatch: Dispatch) {
+        let mut state = lock(&self.state);
+        match dispatch.event {
+            Event::Left | Event::Lost(_) => {
+                if state.gone.iter().any(|known| known.rank == dispatch.rank) {
+                    return; // a new root repeats what the old one said
+                }
+                state.expelled |= dispatch.rank == self.roster.rank;
+                state.gone.push(dispatch.clone());
+            }
+            Event::Report { .. } => {
+                if state.reports.len() == MAX_KEPT {
+                    state.reports.pop_front();
+                }
+                state.reports.push_back(dispatch.clone());
+            }
+            Event::Present | Event::Inquiry { .. } | Event::Disowned { .. } => {}
+        }
+        let subscribers: Vec<_> = state.subscribers.iter().filter_map(Weak::upgrade).collect();
+        drop(state);
+        self.changed.notify_all();
+        for subscriber in subscribers {
+            subscriber.deliver(&dispatch);
+        }
+    }
+
+    /// Tells everybody that `rank` is lost.
+    fn lose(&self, rank: u32, noticed: String) {
+        let loss = Loss { noticed, last_operation: None };
+        self.dispatch(Dispatch { rank, event: Event::Lost(loss) });
+    }
+
+    /// The root of that epoch has closed, or is gone: `noticed` so.
+    fn root_closed(&self, epoch: u64, noticed: &str) {
+        let mut state = lock(&self.state);
+        if state.epoch != epoch {
+            return; // a successor is there already
+        }
+        state.epoch += 1;
+        let knows = |rank: &u32, event: fn(&Event) -> bool| {
+            state.gone.iter().any(|known| known.rank == *rank && event(&known.event))
+        };
+        // A root whose ranks have all left has done its work: its process may end.
+        let left = |rank: &u32| knows(rank, |event| *event == Event::Left);
+        if !state.root_ranks.is_empty() && state.root_ranks.iter().all(left) {
+            let appointment = self.reactor.call_at(Instant::now() + PAUSE, self.this.clone());
+            state.root = RootState::Retired(appointment);
+            return;
+        }
+        if state.expelled {
+            // Whoever was given up may not conclude from that that others are lost.
+            state.root = RootState::Nobody;
+            drop(state);
+            self.changed.notify_all();
+            return;
+        }
+        let lost: Vec<u32> =
+            state.root_ranks.iter().copied().filter(|rank| !knows(rank, |_| true)).collect();
+        state.root = RootState::Missing;
+        drop(state);
+        for rank in lost {
+            self.lose(rank, noticed.to_owned());
+        }
+        let state = lock(&self.state);
+        let subscribers: Vec<_> = state.subscribers.iter().filter_map(Weak::upgrade).collect();
+        drop(state);
+        for subscriber in subscribers {
+            subscriber.root_lost();
+        }
+        self.find_successor();
+    }
+
+    /// See [`Control::agree`](super::control::Control::agree).
+    pub(super) fn agree(
+        &self,
+        tag: u64,
+        members: RankSet,
+        exclude: RankSet,
+        deadline: Instant,
+    ) -> Result<Outcome, Unanswered> {
+        let mut state = lock(&self.state);
+        let number = state.next_number;
+        state.next_number = number.wrapping_add(1);
+        state.asked.insert(number);
+        let mut asked_in = None;
+        let outcome = loop {
+            if let Some(outcome) = state.answers.remove(&number) {
+                break Ok(outcome);
+            }
+            if state.expelled {
+                break Err(Unanswered::Expelled);
+            }
+            let left = (deadline + GRACE).saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break Err(Unanswered::Silent);
+            }
+            match state.root {
+                RootState::There if asked_in != Some(state.epoch) => {
+                    let patience = deadline.saturating_duration_since(Instant::now());
+                    let (members, exclude) = (members.clone(), exclude.clone());
+                    let ask = Ask { tag, number, patience, members, exclude };
+                    state.connection.send(frame(FrameKind::Ask, &ask.encode()).into());
+                    asked_in = Some(state.epoch);
+                }
+                RootState::There | RootState::Missing => {}
+                RootState::Retired(appointment) => {
+                    self.reactor.cancel(appointment);
+                    state.root = RootState::Missing;
+                    drop(state);
+                    self.find_successor();
+                    state = lock(&self.state);
+                    continue;
+                }
+                RootState::Nobody => break Err(Unanswered::Nobody),
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        state.asked.remove(&number);
+        outcome
+    }
+
+    fn answered(&self, answer: Answer) {
+        let mut state = lock(&self.state);
+        if state.asked.contains(&answer.number) {
+            state.answers.insert(answer.number, answer.outcome);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+impl Timer for Desk {
+    /// This rank is still there although its root has retired.
+    fn expired(&self) {
+        let mut state = lock(&self.state);
+        if matches!(state.root, RootState::Retired(_)) {
+            state.root = RootState::Missing;
+            drop(state);
+            self.find_successor();
+        }
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let RootState::Retired(appointment) = state.root {
+            self.reactor.cancel(appointment);
+        }
+        state.connection.send(frame(FrameKind::Goodbye, &[]).into());
+        state.connection.close();
+    }
+}
+
+/// Takes what comes from the root of one epoch.
+struct DeskInbox {
+    desk: Weak<Desk>,
+    epoch: u64,
+}
+
+impl Inbox for DeskInbox {
+    fn frame(&self, kind: FrameKind, payload: &[u8]) -> Result<(), WireError> {
+        let desk = self.desk.upgrade();
+        match kind {
+            FrameKind::Notice => {
+                let dispatch = Dispatch::decode(payload)?;
+                if let Some(desk) = desk {
+                    desk.dispatch(dispatch);
+                }
+            }
+            FrameKind::Answer => {
+                let answer = Answer::decode(payload)?;
+                if let Some(desk) = desk {
+                    desk.answered(answer);
+                }
+            }
+            FrameKind::Heartbeat => drop(Heartbeat::decode(payload)?),
+            _ => return Err(WireError::Unexpected { kind: kind as u8 }),
+        }
+        Ok(())
+    }
+
+    fn closed(&self, damage: Option<WireError>) {
+        if let Some(desk) = self.desk.upgrade() {
+            let what = match damage {
+                None => "closed the control connection without a word".to_owned(),
+                Some(damage) => format!("sent a damaged frame: {damage}"),
+            };
+            let noticed = format!("its process, which is the root of the job, {what}");
+            desk.root_closed(self.epoch, &noticed);
+        }
+    }
+
+    fn silent(&self, silence: Duration) {
+        if let Some(desk) = self.desk.upgrade() {
+            // It may only have been stopped, and then hears why nobody listens to it any more.
+            let silence_ms = silence.as_millis().try_into().unwrap_or(u32::MAX);
+            desk.tell_root(Event::Disowned { silence_ms });
+            desk.connection().close();
+            let noticed = format!(
+                "its process, which is the root of the job, has been silent for {silence:.1?} (ANNULUS_HEARTBEAT)"
+            );
+            desk.root_closed(self.epoch, &noticed);
+        }
+    }
+
+    fn heartbeat(&self) -> Vec<u8> {
+        Heartbeat { operation: None }.encode()
+    }
+}

@@ -1,0 +1,149 @@
+//! Finding the root's successor: the lowest rank that is left. All ranks look in the same order, so they find the same one,
+//! unless they cannot reach the same ones.
+
+use std::io;
+use std::net::TcpStream;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use annulus_transports::connect::{AttemptError, ConnectError, connect_tcp};
+use annulus_transports::handshake::Hello;
+use annulus_transports::interface::reachable_addresses;
+
+use super::{Desk, DeskInbox, RootState};
+use crate::bootstrap::agreement::{RankSet, Rejoin};
+use crate::bootstrap::connection::Connection;
+use crate::bootstrap::notice::Event;
+use crate::bootstrap::peers::purpose;
+use crate::bootstrap::reactor::lock;
+use crate::bootstrap::root::Standby;
+use crate::bootstrap::wire::{FrameKind, frame};
+
+/// A candidate is tried for so long at a time; then the desk may be gone.
+const SLICE: Duration = Duration::from_millis(250);
+/// How long a candidate that does not refuse may take, where no heartbeat says.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What came of one attempt.
+enum Attempt {
+    Connected(TcpStream),
+    /// There is no such process any more.
+    Refused,
+    /// It may yet answer.
+    Silent,
+}
+
+impl Desk {
+    /// Looks for a new root, on a thread that ends when one is found, nobody is left, or this desk is gone.
+    pub(super) fn find_successor(&self) {
+        let desk = self.this.clone();
+        let search = move || search(&desk);
+        if thread::Builder::new().name("annulus-succeed".into()).spawn(search).is_err() {
+            self.give_up();
+        }
+    }
+
+    fn give_up(&self) {
+        lock(&self.state).root = RootState::Nobody;
+        self.changed.notify_all();
+    }
+
+    /// The lowest rank that is not known to be gone.
+    fn candidate(&self) -> Option<u32> {
+        let state = lock(&self.state);
+        if state.expelled {
+            return None;
+        }
+        let gone = |rank: &u32| state.gone.iter().any(|known| known.rank == *rank);
+        (0..self.roster.members.len() as u32).find(|rank| !gone(rank))
+    }
+
+    fn attempt(&self, candidate: u32) -> Attempt {
+        let own = &self.roster.members[self.roster.rank as usize];
+        let member = &self.roster.members[candidate as usize];
+        let addresses =
+            reachable_addresses(member.rank, own.host_id, member.host_id, &member.addresses);
+        let Ok(addresses) = addresses else { return Attempt::Refused };
+        let secret = Standby::secret(&self.roster.secret);
+        let (rank, purpose) = (self.roster.rank, purpose::CONTROL);
+        let hello = Hello { rank, target: candidate, purpose, index: 0, tag: 0 };
+        match connect_tcp(&addresses, &secret, hello, Instant::now() + SLICE) {
+            Ok(stream) => Attempt::Connected(stream),
+            Err(ConnectError::Unreachable { attempts, .. })
+                if attempts.iter().all(|attempt| is_refusal(attempt.failure.as_ref())) =>
+            {
+                Attempt::Refused
+            }
+            Err(_) => Attempt::Silent,
+        }
+    }
+
+    /// Takes `candidate`, at the other end of `stream`, for the root.
+    fn adopt(&self, candidate: u32, stream: TcpStream) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        let inbox = DeskInbox { desk: self.this.clone(), epoch: state.epoch };
+        let connection = Connection::new(stream.into(), Box::new(inbox));
+        let gone = |left: bool| -> RankSet {
+            let known = state.gone.iter().filter(|known| (known.event == Event::Left) == left);
+            known.map(|known| known.rank).collect()
+        };
+        let rejoin = Rejoin {
+            rank: self.roster.rank,
+            heartbeat: self.roster.heartbeat,
+            lost: gone(false),
+            left: gone(true),
+        };
+        connection.send(frame(FrameKind::Rejoin, &rejoin.encode()).into());
+        let root = &self.roster.members[candidate as usize];
+        let there = self.roster.members.iter();
+        state.root_ranks = there
+            .filter(|member| (member.host_id, member.pid) == (root.host_id, root.pid))
+            .map(|member| member.joined_as)
+            .collect();
+        state.root = RootState::There;
+        state.connection = connection.clone();
+        drop(state);
+        self.listen_to(&connection)?;
+        self.changed.notify_all();
+        Ok(())
+    }
+}
+
+fn search(desk: &Weak<Desk>) {
+    let mut since = Instant::now();
+    let mut tried = None;
+    loop {
+        // Held for one attempt at a time: dropping the job's last communicator ends the search.
+        let Some(desk): Option<Arc<Desk>> = desk.upgrade() else { return };
+        let Some(candidate) = desk.candidate() else { return desk.give_up() };
+        if tried.replace(candidate) != Some(candidate) {
+            since = Instant::now();
+        }
+        let patience = desk.roster.heartbeat.unwrap_or(PATIENCE);
+        match desk.attempt(candidate) {
+            Attempt::Connected(stream) => {
+                if desk.adopt(candidate, stream).is_err() {
+                    desk.give_up();
+                }
+                return;
+            }
+            Attempt::Refused => desk.lose(
+                candidate,
+                "its process refuses connections since the root of the job is lost".into(),
+            ),
+            Attempt::Silent if since.elapsed() >= patience => desk.lose(
+                candidate,
+                format!(
+                    "it cannot be reached for {patience:.1?} since the root of the job is lost"
+                ),
+            ),
+            Attempt::Silent => {}
+        }
+    }
+}
+
+/// Nobody listens there: the process has ended.
+fn is_refusal(failure: Option<&AttemptError>) -> bool {
+    matches!(failure, Some(AttemptError::Connect(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
+}

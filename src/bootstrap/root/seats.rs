@@ -1,0 +1,232 @@
+//! What becomes of the ranks once the job runs: their words are relayed, and their ends.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use annulus_plan::Rank;
+
+use super::{Phase, Root, Seat, State, Succession};
+use crate::bootstrap::agreement::Rejoin;
+use crate::bootstrap::notice::{Dispatch, Event, Heartbeat, Loss};
+use crate::bootstrap::reactor::Source;
+use crate::bootstrap::wire::{FrameKind, WireError, frame};
+
+/// How long the ranks of a job whose root is lost may take to come to the new one, at least.
+const COMING_TIME: Duration = Duration::from_secs(5);
+
+impl Root {
+    /// Tells all ranks but one.
+    fn relay(state: &State, dispatch: &Dispatch) {
+        let frame: Arc<[u8]> = frame(FrameKind::Notice, &dispatch.encode()).into();
+        for seat in state.seats.values() {
+            if !seat.left && seat.rank.is_some_and(|rank| rank != dispatch.rank) {
+                seat.connection.send(frame.clone());
+            }
+        }
+    }
+
+    pub(super) fn notice(&self, seat: u64, payload: &[u8]) -> Result<(), WireError> {
+        let mut dispatch = Dispatch::decode(payload)?;
+        let state = self.state();
+        let Some(Seat { rank: Some(rank), .. }) = state.seats.get(&seat) else {
+            return Err(WireError::Unexpected { kind: FrameKind::Notice as u8 });
+        };
+        dispatch.rank = *rank;
+        match dispatch.event {
+            Event::Report { .. } => Self::relay(&state, &dispatch),
+            Event::Inquiry { about } if about != *rank => {
+                drop(state);
+                self.inquire(seat, about);
+            }
+            Event::Disowned { silence_ms } => {
+                drop(state);
+                self.disowned(seat, Duration::from_millis(silence_ms.into()));
+            }
+            // Only the root says that.
+            Event::Inquiry { .. } | Event::Left | Event::Lost(_) | Event::Present => {}
+        }
+        Ok(())
+    }
+
+    /// Tells the rank of `seat` whether rank `about` is there, if it is. If not, it is told, or has been, like all others.
+    fn inquire(&self, seat: u64, about: u32) {
+        let connection = |state: &State| {
+            let mut seats = state.seats.values();
+            let found = seats.find(|seat| seat.rank == Some(about) && !seat.left);
+            found.map(|seat| seat.connection.clone())
+        };
+        let Some(suspect) = connection(&self.state()) else { return };
+        // The news of its end may be here already, behind what asks for it.
+        suspect.ready();
+        let state = self.state();
+        if connection(&state).is_some()
+            && let Some(seat) = state.seats.get(&seat)
+        {
+            let answer = Dispatch { rank: about, event: Event::Present };
+            seat.connection.send(frame(FrameKind::Notice, &answer.encode()).into());
+        }
+    }
+
+    /// The rank of `seat` has heard nothing of this root for too long, and goes its own way. To the others it is lost; but if
+    /// this process was stopped, they all go, and the ranks of this process are those that are lost.
+    fn disowned(&self, seat: u64, silence: Duration) {
+        let mut state = self.state();
+        let Some(Seat { rank: Some(rank), connection, .. }) = state.seats.get(&seat) else {
+            return;
+        };
+        if connection.was_stalled() {
+            for own in state.seats.values().filter(|own| own.here) {
+                let Some(own_rank) = own.rank else { continue };
+                let noticed = format!(
+                    "rank {rank} has given it up, having heard nothing from its process for {silence:.1?}"
+                );
+                let loss = Loss { noticed, last_operation: own.operation };
+                let word = Dispatch { rank: own_rank, event: Event::Lost(loss) };
+                own.connection.send(frame(FrameKind::Notice, &word.encode()).into());
+            }
+        }
+        let noticed = format!("it has heard nothing from the root of the job for {silence:.1?}");
+        self.lose(&mut state, seat, noticed);
+    }
+
+    /// Tells everybody that the rank of `seat` is lost, once.
+    fn lose(&self, state: &mut State, seat: u64, noticed: String) {
+        let Some(seat) = state.seats.get_mut(&seat) else { return };
+        if let (false, Some(rank)) = (std::mem::replace(&mut seat.left, true), seat.rank)
+            && state.phase == Phase::Running
+        {
+            let event = Event::Lost(Loss { noticed, last_operation: seat.operation });
+            self.bury(state, rank, event);
+        }
+    }
+
+    /// `rank` is gone: tells everybody how, once.
+    fn bury(&self, state: &mut State, rank: u32, event: Event) {
+        if state.gone.insert(rank, event.clone()).is_none() {
+            Self::relay(state, &Dispatch { rank, event });
+            self.settle(state);
+        }
+    }
+
+    /// A rank of a job whose root is lost has come here.
+    pub(super) fn rejoin(&self, seat: u64, rejoin: Rejoin) -> Result<(), WireError> {
+        let mut state = self.state();
+        let rank = rejoin.rank;
+        let unexpected = WireError::Unexpected { kind: FrameKind::Rejoin as u8 };
+        let Some(Succession { world, here }) = state.successor.clone() else {
+            return Err(unexpected);
+        };
+        let taken = state.seats.values().any(|other| other.rank == Some(rank));
+        if rank >= world || taken || state.gone.contains_key(&rank) {
+            return Err(unexpected);
+        }
+        if state.first_came.replace(Instant::now()).is_none() {
+            // The others may notice later than this one by as much as a heartbeat allows.
+            let patience = rejoin.heartbeat.map_or(COMING_TIME, |time| COMING_TIME.max(2 * time));
+            self.end_phase_at(&mut state, Instant::now() + patience);
+        }
+        let Some(seat) = state.seats.get_mut(&seat) else { return Ok(()) };
+        seat.rank = Some(rank);
+        seat.heartbeat = rejoin.heartbeat;
+        seat.here = here.contains(&rank);
+        let connection = seat.connection.clone();
+        if let Some(patience) = rejoin.heartbeat {
+            connection.beat(&self.reactor, patience);
+        }
+        for (rank, event) in &state.gone {
+            let word = Dispatch { rank: *rank, event: event.clone() };
+            connection.send(frame(FrameKind::Notice, &word.encode()).into());
+        }
+        let is_here = |state: &State, rank: u32| {
+            state.seats.values().any(|seat| seat.rank == Some(rank) && !seat.left)
+        };
+        for left in rejoin.left.into_iter().filter(|rank| *rank < world) {
+            if !is_here(&state, left) {
+                self.bury(&mut state, left, Event::Left);
+            }
+        }
+        for lost in rejoin.lost.into_iter().filter(|rank| *rank < world) {
+            if !is_here(&state, lost) {
+                let noticed =
+                    format!("rank {rank} had heard so before the root of the job was lost");
+                let loss = Loss { noticed, last_operation: None };
+                self.bury(&mut state, lost, Event::Lost(loss));
+            }
+        }
+        Ok(())
+    }
+
+    /// Who has not come to a root that took over is lost with its predecessor.
+    pub(super) fn miss_absent(&self, state: &mut State) {
+        let Some(Succession { world, .. }) = state.successor else { return };
+        let came = |rank: &u32| state.seats.values().any(|seat| seat.rank == Some(*rank));
+        let absent: Vec<u32> =
+            (0..world).filter(|rank| !state.gone.contains_key(rank) && !came(rank)).collect();
+        for rank in absent {
+            let noticed = "it did not come to the new root of the job".to_owned();
+            let loss = Loss { noticed, last_operation: None };
+            self.bury(state, rank, Event::Lost(loss));
+        }
+    }
+
+    /// Nothing has come from a rank for `silence`.
+    pub(super) fn silent(&self, seat: u64, silence: Duration) {
+        let mut state = self.state();
+        let noticed = format!(
+            "the root of the job has heard nothing from it for {silence:.1?} (ANNULUS_HEARTBEAT)"
+        );
+        if let Some(Seat { connection, rank: Some(rank), operation, .. }) = state.seats.get(&seat) {
+            // It may only have been stopped, and then hears why nobody listens to it any more.
+            let loss = Loss { noticed: noticed.clone(), last_operation: *operation };
+            let word = Dispatch { rank: *rank, event: Event::Lost(loss) };
+            connection.send(frame(FrameKind::Notice, &word.encode()).into());
+            connection.close();
+        }
+        self.lose(&mut state, seat, noticed);
+        drop(state);
+        self.gone(seat, None);
+    }
+
+    /// A rank's word that it is there.
+    pub(super) fn heard(&self, seat: u64, heartbeat: Heartbeat) {
+        if let Some(seat) = self.state().seats.get_mut(&seat) {
+            seat.operation = heartbeat.operation.or(seat.operation);
+        }
+    }
+
+    pub(super) fn goodbye(&self, seat: u64) {
+        let mut state = self.state();
+        let Some(seat) = state.seats.get_mut(&seat) else { return };
+        if let (false, Some(rank)) = (std::mem::replace(&mut seat.left, true), seat.rank)
+            && state.phase == Phase::Running
+        {
+            self.bury(&mut state, rank, Event::Left);
+        }
+    }
+
+    /// The connection of a seat has ended, perhaps because of `damage`.
+    pub(super) fn gone(&self, seat: u64, damage: Option<WireError>) {
+        let mut state = self.state();
+        self.lose(
+            &mut state,
+            seat,
+            match damage {
+                None => {
+                    "its process ended, or closed the control connection without a goodbye".into()
+                }
+                Some(damage) => format!("it sent the root of the job a damaged frame: {damage}"),
+            },
+        );
+        let Some(seat) = state.seats.remove(&seat) else { return };
+        if let (Phase::Gathering, Some(rank)) = (&state.phase, seat.rank) {
+            let refusal = state.gather.left(rank as Rank);
+            self.refuse(&mut state, refusal);
+        }
+        let over =
+            state.phase == Phase::Running && !state.seats.values().any(|seat| seat.rank.is_some());
+        drop(state);
+        if over {
+            self.end();
+        }
+    }
+}
