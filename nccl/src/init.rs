@@ -1,9 +1,9 @@
 //! Making communicators.
 
 use std::ffi::{c_char, c_int};
-use std::slice;
 use std::sync::Arc;
 
+use annulus::bootstrap::MAX_WORLD;
 use annulus::{Communicator, Launch, Rank};
 
 use crate::communicator::{LIVE, Live, find};
@@ -138,9 +138,9 @@ pub(crate) unsafe fn init_scalable(
         return Err(Failure::argument("commIds is NULL"));
     }
     // SAFETY: the caller vouches for the ids; they are bytes.
-    let first = unsafe { &slice::from_raw_parts(ids, count as usize)[0] };
+    let first = unsafe { ids.read_unaligned() };
     // SAFETY: as above.
-    unsafe { init_rank(out, world, first, rank, Some(config), "ncclCommInitRankScalable") }
+    unsafe { init_rank(out, world, &first, rank, Some(config), "ncclCommInitRankScalable") }
 }
 
 /// `ncclCommInitAll`: all ranks are this process's.
@@ -151,10 +151,14 @@ pub(crate) unsafe fn init_all(out: *mut Handle, count: c_int, devices: *const c_
     if out.is_null() {
         return Err(Failure::argument("comm is NULL"));
     }
-    if count < 1 {
-        return Err(Failure::argument(format!("ndev is {count}, but must be 1 or more")));
-    }
-    let world = count as usize;
+    let world = match usize::try_from(count) {
+        Ok(world @ 1..=MAX_WORLD) => world,
+        _ => {
+            return Err(Failure::argument(format!(
+                "ndev is {count}, but must be 1 to {MAX_WORLD}"
+            )));
+        }
+    };
     let options = Options::defaults()?;
     let settings = settings_for(&options)?;
     let numbers: Vec<c_int> = (0..world)

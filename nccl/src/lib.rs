@@ -27,7 +27,9 @@ use std::ffi::c_int;
 
 pub use handles::Handle;
 pub use result::Code;
-pub use surface::{SURFACE, Status};
+#[doc(hidden)]
+pub use surface::table;
+pub use surface::{Function, SURFACE, Status};
 #[doc(hidden)]
 pub use types::layout;
 

@@ -21,6 +21,19 @@ type Stream = *mut c_void;
 type Window = *mut c_void;
 type Any = *mut c_void;
 
+/// One function of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    /// Its name, without a `p`.
+    pub name: &'static str,
+    /// The types of its arguments, as the table has them.
+    pub arguments: &'static [&'static str],
+    /// The type of its result.
+    pub result: &'static str,
+    /// How much of it is there.
+    pub status: Status,
+}
+
 /// How much of a function is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -32,14 +45,48 @@ pub enum Status {
     Unsupported(&'static str),
 }
 
+/// The README's table of what is there.
+#[doc(hidden)]
+pub fn table() -> String {
+    let names = |wanted: &dyn Fn(Status) -> bool| {
+        let functions = SURFACE.iter().filter(|function| wanted(function.status));
+        functions.map(|function| format!("`{}`", function.name)).collect::<Vec<_>>().join(" ")
+    };
+    let mut table = "| functions | what they do |\n|---|---|\n".to_owned();
+    let mut line = |status: Status, text: &str| {
+        table += &format!("| {} | {text} |\n", names(&|other| other == status));
+    };
+    line(Status::Real, "what NCCL's do, on host memory");
+    let mut said = Vec::new();
+    for status in SURFACE.iter().map(|function| function.status) {
+        if status != Status::Real && !said.contains(&status) {
+            said.push(status);
+        }
+    }
+    said.sort_by_key(|status| matches!(status, Status::Unsupported(_)));
+    for status in said {
+        match status {
+            Status::Real => {}
+            Status::Note(note) => line(status, &format!("the same, but: {note}")),
+            Status::Unsupported(why) => line(status, &format!("`ncclInvalidUsage`: {why}")),
+        }
+    }
+    table
+}
+
 /// Defines the functions. `call` wraps a body that may fail, and returns the code; `plain` is a body as it is.
 macro_rules! surface {
     ($(
         $name:ident($($argument:ident: $type:ty),* $(,)?) -> $return:ty
         [$status:expr] = $form:ident $body:block
     )*) => {
-        /// Every function but `ncclResetDebugInitInternal`, which has no twin: name and status.
-        pub const SURFACE: &[(&str, Status)] = &[$((stringify!($name), $status)),*];
+        /// Every function but `ncclResetDebugInitInternal`, which has no twin.
+        pub const SURFACE: &[Function] = &[$(Function {
+            name: stringify!($name),
+            arguments: &[$(stringify!($type)),*],
+            result: stringify!($return),
+            status: $status,
+        }),*];
 
         /// The names that programs call. They are weak once installed, so that a profiler may define its own.
         #[allow(non_snake_case, reason = "the names are NCCL's")]

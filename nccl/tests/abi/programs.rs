@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
@@ -48,15 +48,25 @@ pub(crate) fn is_there(program: &str) -> bool {
 }
 
 /// Compiles `source` of `tests/c` with the headers in `include` and links it with the library.
-pub(crate) fn compile(source: &str, name: &str, include: &[&Path]) -> PathBuf {
+pub(crate) fn compile(source: &str, name: &str, include: &[impl AsRef<Path>]) -> PathBuf {
+    compile_against(library(), source, name, include)
+}
+
+/// The same with the library in another folder.
+pub(crate) fn compile_against(
+    library: &Path,
+    source: &str,
+    name: &str,
+    include: &[impl AsRef<Path>],
+) -> PathBuf {
     let program = folder("programs").join(format!("{name}-{}", std::process::id()));
     let mut gcc = Command::new("gcc");
     gcc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"]);
     for folder in include {
-        gcc.arg("-I").arg(folder);
+        gcc.arg("-I").arg(folder.as_ref());
     }
     gcc.arg(package().join("tests/c").join(source)).arg("-o").arg(&program);
-    gcc.arg("-L").arg(library()).args(["-lnccl", "-lpthread"]);
+    gcc.arg("-L").arg(library).args(["-lnccl", "-lpthread"]);
     let output = gcc.output().expect("gcc");
     assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
     program
@@ -83,20 +93,25 @@ pub(crate) fn run(command: &mut Command) -> Output {
     };
     let stdout = drain(child.stdout.take().map(|pipe| Box::new(pipe) as _));
     let stderr = drain(child.stderr.take().map(|pipe| Box::new(pipe) as _));
+    let status = wait(&mut child);
+    let [stdout, stderr] = [stdout, stderr].map(|pipe| pipe.join().expect("read"));
+    Output { status, stdout, stderr }
+}
+
+/// Waits for the end of `child`; kills it and fails when that does not come.
+pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let start = Instant::now();
-    let status = loop {
+    loop {
         if let Some(status) = child.try_wait().expect("wait") {
-            break status;
+            return status;
         }
         if start.elapsed() > LIMIT {
             child.kill().expect("kill");
             child.wait().expect("wait");
-            panic!("{command:?} hangs");
+            panic!("process {} hangs", child.id());
         }
         thread::sleep(Duration::from_millis(5));
-    };
-    let [stdout, stderr] = [stdout, stderr].map(|pipe| pipe.join().expect("read"));
-    Output { status, stdout, stderr }
+    }
 }
 
 /// Runs `command`, which must succeed; what it printed.

@@ -41,12 +41,17 @@ static ncclResult_t call(Kind kind, const void *send, void *receive, size_t coun
     case BCAST: return ncclBcast(receive, count, type, root, comm, NULL);
     case ALL_GATHER: return ncclAllGather(send, receive, count, type, comm, NULL);
     case REDUCE_SCATTER: return ncclReduceScatter(send, receive, count, type, op, comm, NULL);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     case ALL_TO_ALL: return ncclAlltoAll(send, receive, count, type, comm, NULL);
     case GATHER: return ncclGather(send, receive, count, type, root, comm, NULL);
     case SCATTER: return ncclScatter(send, receive, count, type, root, comm, NULL);
+#endif
     default: FAIL("no such collective");
   }
 }
+
+/* Older headers lack the last three. */
+static const int CALLABLE = NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) ? KINDS : ALL_TO_ALL;
 
 /* One call on all ranks, checked. `grouped`: within a group, as several ranks of a thread need it anyway. */
 static void run(Ranks *ranks, Kind kind, ncclDataType_t type, ncclRedOp_t op, int root, size_t count, int in_place,
@@ -276,7 +281,7 @@ static void memory(Ranks *ranks) {
 
 static void all(Ranks *ranks) {
   int one_thread = ranks->count > 1;
-  for (Kind kind = 0; kind < KINDS; kind++) {
+  for (Kind kind = 0; kind < CALLABLE; kind++) {
     int reduces = kind == ALL_REDUCE || kind == REDUCE || kind == REDUCE_SCATTER;
     int rooted = kind == REDUCE || kind == BROADCAST || kind == BCAST || kind == GATHER || kind == SCATTER;
     for (int type = 0; type < ncclNumTypes; type++)

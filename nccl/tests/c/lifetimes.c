@@ -208,6 +208,7 @@ static void bad_beginnings(void) {
   OK(ncclBcast(&value, 1, ncclInt32, 0, polled, NULL));
   REFUSED(ncclInvalidArgument, ncclGroupEnd(), "mixed");
   OK(ncclCommAbort(polled));
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)
   /* Suspended and revoked communicators take no calls. */
   uint64_t statistic = 9;
   OK(ncclCommSuspend(blocking, NCCL_SUSPEND_MEM));
@@ -220,13 +221,15 @@ static void bad_beginnings(void) {
   OK(ncclCommRevoke(blocking, 0));
   REFUSED(ncclInvalidUsage, ncclBcast(&value, 1, ncclInt32, 0, blocking, NULL), "revoked");
   REFUSED(ncclInvalidUsage, ncclCommFinalize(blocking), "revoked");
+  OK(ncclCommRevoke(NULL, 0));
+#endif
   OK(ncclCommDestroy(blocking));
   OK(ncclCommDestroy(NULL));
   OK(ncclCommAbort(NULL));
   OK(ncclCommFinalize(NULL));
-  OK(ncclCommRevoke(NULL, 0));
 }
 
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 4)
 /* The variables, as a program sees them. */
 static void parameters(void) {
   ncclParamHandle_t handle;
@@ -260,6 +263,9 @@ static void parameters(void) {
   for (int i = 0; i < count; i++) found |= !strcmp(keys[i], "NCCL_DEBUG");
   CHECK(found);
 }
+#else
+static void parameters(void) {}
+#endif
 
 #define SCENARIO(name) {#name, name}
 

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <nccl.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
