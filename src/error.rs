@@ -144,6 +144,14 @@ pub enum Error {
         /// Why.
         source: Arc<crate::ShrinkError>,
     },
+    /// There is no larger communicator; nothing has changed.
+    #[error("rank {rank}: {source}")]
+    Grow {
+        /// This rank.
+        rank: Rank,
+        /// Why.
+        source: Arc<crate::GrowError>,
+    },
     /// The settings make no sense.
     #[error(transparent)]
     Config(Arc<crate::ConfigError>),

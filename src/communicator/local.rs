@@ -12,6 +12,7 @@ use annulus_plan::topology::{LocalTransport, Topology};
 use annulus_plan::tuner::Tuner;
 use annulus_transports::proc::Hub;
 use annulus_transports::ring::Geometry;
+use annulus_transports::secret::Secret;
 
 use super::peers::Peers;
 use super::shrink::Survivor;
@@ -236,6 +237,10 @@ impl Peers for LocalPeers {
             splits.remove(&key);
         }
         Ok(child)
+    }
+
+    fn secret(&self) -> Option<&Secret> {
+        None
     }
 
     fn shrink(&self, rank: Rank, exclude: &[Rank], gone: &[Rank]) -> Result<Survivor, Error> {

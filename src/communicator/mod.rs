@@ -7,6 +7,7 @@ mod distance;
 mod engine;
 mod exchange;
 mod group;
+mod grow;
 mod local;
 mod peers;
 mod queue;
@@ -27,6 +28,7 @@ use annulus_transports::link::Fabric;
 
 pub use allocation::{Allocation, SharedBytes};
 pub use group::Group;
+pub use grow::GrowError;
 pub use raw::{RawCall, RawGroup, read_scalar};
 pub use scope::{Pending, Scope, Started};
 

@@ -1,6 +1,7 @@
 //! What a communicator must be able to tell its peers, and to know of them, beside messages.
 
 use annulus_plan::Rank;
+use annulus_transports::secret::Secret;
 
 use super::shrink::Survivor;
 use crate::Error;
@@ -22,6 +23,9 @@ pub(super) trait Peers: Send + Sync {
 
     /// How children of a split find each other.
     fn split(&self, request: &super::split::Request) -> Result<super::split::Child, Error>;
+
+    /// What the ranks know, and nobody else; `None` where they are one process.
+    fn secret(&self) -> Option<&Secret>;
 
     /// Agrees with all others but `exclude` and those that are `gone` on a communicator of the survivors.
     fn shrink(&self, rank: Rank, exclude: &[Rank], gone: &[Rank]) -> Result<Survivor, Error>;

@@ -11,6 +11,7 @@ use annulus_transports::composite::Composite;
 use annulus_transports::link::Fabric;
 use annulus_transports::proc::Hub;
 use annulus_transports::ring::Geometry;
+use annulus_transports::secret::Secret;
 use annulus_transports::shm::{Arena, Inbox, ShmFabric};
 use annulus_transports::tcp::{self, TcpFabric};
 
@@ -204,6 +205,10 @@ impl Peers for RemotePeers {
             .split(&request.ranks, context, on_notice)
             .expect("the ranks of a split are ranks of the parent, once each");
         connect(Arc::new(membership), &news, &self.config)
+    }
+
+    fn secret(&self) -> Option<&Secret> {
+        Some(self.membership.secret())
     }
 
     fn shrink(&self, rank: Rank, exclude: &[Rank], gone: &[Rank]) -> Result<Survivor, Error> {
