@@ -63,6 +63,17 @@ pub enum Error {
         /// What its peer called.
         theirs: Description,
     },
+    /// Ranks wait for each other in a circle, so that none of their calls can ever end. The communicator is broken.
+    #[error(
+        "{}: none of these calls can end: all ranks must make the same calls in the same order, and sends and receives that wait for each other belong into one group",
+        circle(cycle)
+    )]
+    Deadlock {
+        /// The rank that noticed.
+        rank: Rank,
+        /// The ranks, each of which waits for the next, and the last for the first.
+        cycle: Vec<Stuck>,
+    },
     /// The call did not end in time. The communicator is broken.
     #[error(
         "rank {rank}: {call} did not end within {waited:.1?}: still waiting for {}: raise ANNULUS_TIMEOUT if they are only slow",
@@ -192,6 +203,25 @@ impl fmt::Display for Last<'_> {
             None => write!(f, "last operation unknown"),
         }
     }
+}
+
+/// A rank that cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stuck {
+    /// The rank.
+    pub rank: Rank,
+    /// The call that it is in.
+    pub call: Description,
+    /// The rank that it waits for.
+    pub waits_for: Rank,
+}
+
+fn circle(cycle: &[Stuck]) -> String {
+    let one = |Stuck { rank, call, waits_for }: &Stuck| {
+        format!("rank {rank} waits for rank {waits_for} in {call}")
+    };
+    cycle.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn list(missing: &[Missing]) -> String {

@@ -39,7 +39,7 @@ pub use communicator::{
 };
 pub use config::{Config, ConfigError, Transport};
 pub use element::{Element, F8E4M3, F8E5M2};
-pub use error::{Error, Missing};
+pub use error::{Error, Missing, Stuck};
 pub use flight::FlightRecord;
 pub use launch::{Launch, LaunchError};
 pub use reduce::IsaError;

@@ -81,6 +81,13 @@ impl Fingerprint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description(Fingerprint);
 
+impl Description {
+    /// What it describes.
+    pub fn fingerprint(self) -> Fingerprint {
+        self.0
+    }
+}
+
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Fingerprint { call, order, .. } = self.0;

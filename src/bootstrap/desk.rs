@@ -195,7 +195,10 @@ impl Desk {
                 }
                 state.reports.push_back(dispatch.clone());
             }
-            Event::Present | Event::Inquiry { .. } | Event::Disowned { .. } => {}
+            Event::Stalled { .. }
+            | Event::Present
+            | Event::Inquiry { .. }
+            | Event::Disowned { .. } => {}
         }
         let subscribers: Vec<_> = state.subscribers.iter().filter_map(Weak::upgrade).collect();
         drop(state);

@@ -2,6 +2,7 @@
 
 use annulus_plan::{Fingerprint, Rank};
 
+use super::stall::{Hop, call, chain, put_call, put_chain};
 use super::wire::{Reader, WireError, Writer};
 
 /// Most bytes of a reason; longer ones are cut.
@@ -50,6 +51,29 @@ pub enum Notice {
         /// The rank.
         rank: Rank,
     },
+    /// A rank that makes no progress needs this one, or another that is stuck does for it.
+    Stalled {
+        /// The ranks that are stuck, each because of the next, and the last because of this one.
+        chain: Vec<Hop>,
+    },
+    /// Two ranks have made different calls.
+    Mismatch {
+        /// The rank that noticed.
+        rank: Rank,
+        /// The other.
+        peer: Rank,
+        /// What the one called.
+        ours: Fingerprint,
+        /// What the other called.
+        theirs: Fingerprint,
+    },
+    /// Ranks wait for each other in a circle.
+    Deadlock {
+        /// The rank that noticed.
+        rank: Rank,
+        /// The ranks, each of which waits for the next, and the last for the first.
+        cycle: Vec<Hop>,
+    },
     /// The process that relays the notices has ended, or its host cannot be reached any more. The lowest rank that is left takes over;
     /// what is reported until then may reach nobody.
     RootLost,
@@ -68,6 +92,20 @@ pub enum Report {
     Aborted {
         /// Why.
         reason: String,
+    },
+    /// Another rank has made another call.
+    Mismatch {
+        /// That rank, of this communicator.
+        peer: Rank,
+        /// What this rank called.
+        ours: Fingerprint,
+        /// What the other called.
+        theirs: Fingerprint,
+    },
+    /// Ranks wait for each other in a circle.
+    Deadlock {
+        /// The ranks.
+        cycle: Vec<Hop>,
     },
     /// Another rank is lost to this communicator, as this one has noticed first.
     Lost {
@@ -96,6 +134,12 @@ pub(super) enum Event {
     Report {
         tag: u64,
         report: Report,
+    },
+    /// To the job's rank `to` only.
+    Stalled {
+        tag: u64,
+        to: u32,
+        chain: Vec<Hop>,
     },
     Left,
     Lost(Loss),
@@ -146,6 +190,24 @@ impl Dispatch {
                 w.u32(*rank as u32);
                 w.text(noticed, MAX_REASON);
             }
+            Event::Stalled { tag, to, chain } => {
+                w.u8(5);
+                w.u64(*tag);
+                w.u32(*to);
+                put_chain(&mut w, chain);
+            }
+            Event::Report { tag, report: Report::Mismatch { peer, ours, theirs } } => {
+                w.u8(20);
+                w.u64(*tag);
+                w.u32(*peer as u32);
+                put_call(&mut w, *ours);
+                put_call(&mut w, *theirs);
+            }
+            Event::Report { tag, report: Report::Deadlock { cycle } } => {
+                w.u8(21);
+                w.u64(*tag);
+                put_chain(&mut w, cycle);
+            }
             Event::Left => w.u8(3),
             Event::Lost(loss) => {
                 w.u8(4);
@@ -181,6 +243,23 @@ impl Dispatch {
                 last_operation: operation(&mut r)?,
                 noticed: r.text(MAX_REASON, "reason")?,
             }),
+            5 => Event::Stalled {
+                tag: r.u64("communicator")?,
+                to: r.u32("rank")?,
+                chain: chain(&mut r)?,
+            },
+            20 => Event::Report {
+                tag: r.u64("communicator")?,
+                report: Report::Mismatch {
+                    peer: r.u32("rank")? as Rank,
+                    ours: call(&mut r)?,
+                    theirs: call(&mut r)?,
+                },
+            },
+            21 => Event::Report {
+                tag: r.u64("communicator")?,
+                report: Report::Deadlock { cycle: chain(&mut r)? },
+            },
             10 => Event::Report {
                 tag: r.u64("communicator")?,
                 report: Report::Departed { panicked: flag(&mut r, "panicked")? },
@@ -252,11 +331,20 @@ fn flag(r: &mut Reader<'_>, field: &'static str) -> Result<bool, WireError> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::stall::{MAX_HOPS, Need};
     use super::*;
 
     #[test]
     fn dispatches_survive() {
         let reason = "é".repeat(2000);
+        let one = Fingerprint { call: 5, order: 1 << 40, tag: 2 };
+        let hop = |need| Hop { rank: 1, operation: 7, collectives: 6, call: one, peer: 3, need };
+        let needs = [
+            Need::Collective { count: u64::MAX },
+            Need::Send { number: 1 },
+            Need::Receive { number: u32::MAX },
+        ];
+        let hops: Vec<Hop> = needs.into_iter().cycle().take(MAX_HOPS).map(hop).collect();
         for event in [
             Event::Left,
             Event::Lost(Loss { noticed: "it fell silent".into(), last_operation: None }),
@@ -266,6 +354,9 @@ mod tests {
             }),
             Event::Inquiry { about: 70_000 },
             Event::Present,
+            Event::Stalled { tag: 9, to: 2, chain: hops.clone() },
+            Event::Report { tag: 9, report: Report::Deadlock { cycle: hops.clone() } },
+            Event::Report { tag: 9, report: Report::Mismatch { peer: 4, ours: one, theirs: one } },
             Event::Disowned { silence_ms: 5000 },
             Event::Report { tag: 9, report: Report::Departed { panicked: true } },
             Event::Report { tag: 9, report: Report::Lost { rank: 1, noticed: "it left".into() } },

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus_plan::{Collective, CollectiveKind, Fingerprint, Rank, Scalar, algorithms};
+use annulus_plan::{Collective, CollectiveKind, Fingerprint, Plan, Rank, Scalar, algorithms};
 use annulus_transports::link::LinkError;
 
 use super::Shared;
@@ -166,7 +166,8 @@ impl Engine {
         let number = match self.programs.find(&operation.call) {
             Some(number) => number,
             None => {
-                let program = match compile(shared, &operation.call, &mut self.executor) {
+                let opening = (&operation.call, fingerprint);
+                let program = match compile(shared, opening, &mut self.executor) {
                     Ok(program) => program,
                     Err(error) => return Err(self.fail(shared, error.into(), fingerprint)),
                 };
@@ -271,14 +272,17 @@ impl Engine {
 #[cold]
 fn compile(
     shared: &Shared,
-    call: &Collective,
+    (call, fingerprint): (&Collective, Fingerprint),
     executor: &mut Executor,
 ) -> Result<Program, LinkError> {
     let choice = shared.tuner.choose(call);
     let plan = algorithms::build(call, &choice, shared.rank)
         .expect("the tuner chooses among the algorithms that have a plan for the call");
     let op = call.op().unwrap_or(annulus_plan::ReduceKind::Sum);
-    Program::compile(
+    if let Some(witness) = &shared.witness {
+        witness.opens(fingerprint, &peers(&plan));
+    }
+    let program = Program::compile(
         &plan,
         &Extents::of(call, &plan),
         Kernel::new(call.dtype(), op, call.world()),
@@ -286,7 +290,21 @@ fn compile(
         &mut executor.links,
         &*shared.fabric,
         Instant::now() + shared.timeout,
-    )
+    );
+    if let Some(witness) = &shared.witness {
+        witness.opened();
+    }
+    program
+}
+
+/// The ranks that a plan has messages for or from.
+fn peers(plan: &Plan) -> Vec<Rank> {
+    let steps = plan.lanes.iter().flat_map(|lane| &lane.instructions);
+    let links = steps.flat_map(|step| [step.from(), step.to()]).flatten();
+    let mut peers: Vec<Rank> = links.map(|link| link.peer).collect();
+    peers.sort_unstable();
+    peers.dedup();
+    peers
 }
 
 /// The programs of past calls, found by the call.
@@ -370,12 +388,18 @@ impl Shared {
 
     /// Breaks the communicator, unless it is broken already, and tells the others.
     pub(super) fn break_with(&self, error: Error) -> Error {
+        let first = self.break_unasked(error);
+        self.dump();
+        first
+    }
+
+    /// The same, on a thread that serves others.
+    pub(super) fn break_unasked(&self, error: Error) -> Error {
         let already = self.health.is_broken();
         let first = self.health.break_with(error).clone();
         if !already {
             self.peers.report(&first);
         }
-        self.dump();
         first
     }
 

@@ -16,6 +16,7 @@ mod remote;
 mod scope;
 mod shrink;
 mod split;
+mod witness;
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,6 +40,7 @@ use crate::{Config, Error, Launch, UniqueId};
 use engine::{Engine, Operation};
 use peers::Peers;
 use queue::Queue;
+use witness::Witness;
 
 /// One rank's membership in a set of ranks that call collectives together.
 ///
@@ -84,6 +86,8 @@ pub(crate) struct Shared {
     monitor: Monitor,
     /// Where this rank's operations are recorded; none in a world of one.
     page: Option<Arc<Page>>,
+    /// What finds out why this rank makes no progress; none in a world of one.
+    witness: Option<Arc<Witness>>,
     /// Whether the records have been dumped because the communicator broke.
     dumped: AtomicBool,
     tuner: Arc<Tuner>,
@@ -200,6 +204,9 @@ impl Communicator {
     fn assemble(shared: Shared) -> Self {
         let engine = Engine::new(&shared);
         let (shared, engine) = (Arc::new(shared), Arc::new(Mutex::new(engine)));
+        if let Some(witness) = &shared.witness {
+            witness.speak_for(&shared);
+        }
         let queue = Queue::new(shared.clone(), engine.clone());
         Self { shared, engine, queue }
     }

@@ -5,6 +5,7 @@ use annulus_transports::secret::Secret;
 
 use super::shrink::Survivor;
 use crate::Error;
+use crate::bootstrap::Hop;
 
 /// The other ranks, seen from one. Only [`shrink`](Self::shrink) blocks.
 pub(super) trait Peers: Send + Sync {
@@ -20,6 +21,9 @@ pub(super) trait Peers: Send + Sync {
     /// Asks the control plane whether `rank` is there; the answer goes to the communicator's health. `false`: nobody
     /// knows more than this rank itself.
     fn inquire(&self, rank: Rank) -> bool;
+
+    /// Tells `peer` which ranks, each stuck because of the next, need it.
+    fn stalled(&self, peer: Rank, chain: Vec<Hop>);
 
     /// How children of a split find each other.
     fn split(&self, request: &super::split::Request) -> Result<super::split::Child, Error>;

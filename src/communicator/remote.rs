@@ -19,7 +19,8 @@ use super::Communicator;
 use super::peers::Peers;
 use super::shrink::Survivor;
 use super::split::{Child, Request};
-use crate::bootstrap::{Member, Membership, Notice, OnNotice, Options, Report, UniqueId};
+use super::witness::{Witness, hops, stuck};
+use crate::bootstrap::{Hop, Member, Membership, Notice, OnNotice, Options, Report, UniqueId};
 use crate::config::{ConfigError, Transport};
 use crate::health::Health;
 use crate::launch::Launch;
@@ -135,10 +136,12 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
     let health = Arc::new(Health::new(world));
     let topology = topology(&members, share_memory).with_max_chunk_bytes(chunk_bytes);
     let peers = RemotePeers { membership: membership.clone(), config: config.clone() };
-    news.deliver_to(&health, &members);
+    let witness = Witness::of(rank, world, membership.tag());
+    news.deliver_to(&health, witness.as_ref(), &members);
     Ok(Child {
         fabric,
         health,
+        witness,
         observers: Vec::new(),
         peers: Box::new(peers),
         tuner: Arc::new(Tuner::new(topology, config.tuning.clone())),
@@ -179,8 +182,18 @@ impl Peers for RemotePeers {
             Error::RankLost { lost, noticed, .. } => {
                 Report::Lost { rank: *lost, noticed: noticed.clone() }
             }
+            Error::Mismatch { peer, ours, theirs, .. } => Report::Mismatch {
+                peer: *peer,
+                ours: ours.fingerprint(),
+                theirs: theirs.fingerprint(),
+            },
+            Error::Deadlock { cycle, .. } => Report::Deadlock { cycle: hops(cycle) },
             _ => Report::Broken { reason },
         });
+    }
+
+    fn stalled(&self, peer: Rank, chain: Vec<Hop>) {
+        self.membership.stalled(peer, chain);
     }
 
     fn depart(&self, _rank: Rank) {
@@ -231,7 +244,14 @@ struct News {
 #[derive(Default)]
 struct NewsState {
     kept: Vec<Notice>,
-    reader: Option<(Weak<Health>, Arc<[Member]>)>,
+    reader: Option<Reader>,
+}
+
+/// Whom notices concern.
+struct Reader {
+    health: Weak<Health>,
+    witness: Weak<Witness>,
+    members: Arc<[Member]>,
 }
 
 impl News {
@@ -240,28 +260,39 @@ impl News {
         let state = news.state.clone();
         let on_notice = move |notice| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            match &state.reader {
-                Some((health, members)) => {
-                    if let Some(health) = health.upgrade() {
-                        tell(&health, members, notice);
-                    }
-                }
-                None => state.kept.push(notice),
+            let Some(reader) = &state.reader else {
+                state.kept.push(notice);
+                return;
+            };
+            let (health, witness) = (reader.health.upgrade(), reader.witness.upgrade());
+            let members = reader.members.clone();
+            drop(state); // what a witness concludes may lead anywhere
+            if let Some(health) = health {
+                tell(&health, witness.as_deref(), &members, notice);
             }
         };
         (news, Arc::new(on_notice))
     }
 
-    fn deliver_to(&self, health: &Arc<Health>, members: &Arc<[Member]>) {
+    fn deliver_to(
+        &self,
+        health: &Arc<Health>,
+        witness: Option<&Arc<Witness>>,
+        members: &Arc<[Member]>,
+    ) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for notice in state.kept.drain(..) {
-            tell(health, members, notice);
+            tell(health, witness.map(|witness| &**witness), members, notice);
         }
-        state.reader = Some((Arc::downgrade(health), members.clone()));
+        state.reader = Some(Reader {
+            health: Arc::downgrade(health),
+            witness: witness.map_or_else(Weak::new, Arc::downgrade),
+            members: members.clone(),
+        });
     }
 }
 
-fn tell(health: &Health, members: &[Member], notice: Notice) {
+fn tell(health: &Health, witness: Option<&Witness>, members: &[Member], notice: Notice) {
     match notice {
         Notice::Broken { rank, reason } => {
             health.break_with(Error::Reported { peer: rank, message: reason });
@@ -278,6 +309,18 @@ fn tell(health: &Health, members: &[Member], notice: Notice) {
             health.lose(rank, last_operation, error);
         }
         Notice::Present { rank } => health.confirm(rank),
+        Notice::Stalled { chain } => {
+            if let Some(witness) = witness {
+                witness.hear(chain);
+            }
+        }
+        Notice::Mismatch { rank, peer, ours, theirs } => {
+            let (ours, theirs) = (ours.describe(), theirs.describe());
+            health.break_with(Error::Mismatch { rank, peer, ours, theirs });
+        }
+        Notice::Deadlock { rank, cycle } => {
+            health.break_with(Error::Deadlock { rank, cycle: stuck(&cycle) });
+        }
         // The ranks of the root's process were lost before, each with a notice of its own, or have left. Data
         // still flows between the others.
         Notice::RootLost => {}

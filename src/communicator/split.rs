@@ -9,6 +9,7 @@ use annulus_transports::link::Fabric;
 
 use super::Communicator;
 use super::peers::Peers;
+use super::witness::Witness;
 use crate::Error;
 use crate::health::Health;
 use crate::monitor::Observer;
@@ -30,6 +31,8 @@ pub(super) struct Child {
     pub(super) health: Arc<Health>,
     /// Who wants to know of calls that wait.
     pub(super) observers: Vec<Box<dyn Observer>>,
+    /// What finds out why this rank makes no progress; none in a world of one.
+    pub(super) witness: Option<Arc<Witness>>,
     pub(super) peers: Box<dyn Peers>,
     pub(super) tuner: Arc<Tuner>,
     pub(super) tag: u32,

@@ -34,6 +34,12 @@ impl Root {
         dispatch.rank = *rank;
         match dispatch.event {
             Event::Report { .. } => Self::relay(&state, &dispatch),
+            Event::Stalled { to, .. } => {
+                let mut seats = state.seats.values();
+                if let Some(seat) = seats.find(|seat| seat.rank == Some(to) && !seat.left) {
+                    seat.connection.send(frame(FrameKind::Notice, &dispatch.encode()).into());
+                }
+            }
             Event::Inquiry { about } if about != *rank => {
                 drop(state);
                 self.inquire(seat, about);
