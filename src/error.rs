@@ -115,6 +115,27 @@ pub enum Error {
         /// Its error.
         message: String,
     },
+    /// A call needs something of a rank that has [joined](crate::Communicator::join). The communicator is broken.
+    #[error("rank {rank}: {what} has joined (it called join, having run out of input): {remedy}")]
+    RankJoined {
+        /// The rank that says so.
+        rank: Rank,
+        /// The rank that has joined.
+        joined: Rank,
+        /// Which call.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// This rank has [joined](crate::Communicator::join), and cannot learn any more what the others call. The
+    /// communicator is broken.
+    #[error(
+        "rank {rank}: join cannot end: the root's process, which passes on who has joined, has ended: keep it until all ranks are through"
+    )]
+    CutOff {
+        /// The rank.
+        rank: Rank,
+    },
     /// [`Communicator::abort`](crate::Communicator::abort) was called.
     #[error("rank {rank} aborted the communicator")]
     Aborted {

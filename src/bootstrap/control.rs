@@ -110,6 +110,11 @@ pub(super) struct Subscriber {
 }
 
 impl Subscriber {
+    /// Whether it is the communicator `tag`'s.
+    pub(super) fn is_of(&self, tag: u64) -> bool {
+        self.tag == tag
+    }
+
     pub(super) fn root_lost(&self) {
         (self.on_notice)(Notice::RootLost);
     }
@@ -142,6 +147,13 @@ impl Subscriber {
             }
             Event::Lost(Loss { noticed, last_operation }) => {
                 Notice::Lost { rank, noticed: noticed.clone(), last_operation: *last_operation }
+            }
+            Event::Report { report: Report::Joined { epoch, sequence, order }, .. } => {
+                let (epoch, sequence, order) = (*epoch, *sequence, *order);
+                Notice::Joined { rank, epoch, sequence, order }
+            }
+            Event::Report { report: Report::Announced { sequence, call }, .. } => {
+                Notice::Announced { sequence: *sequence, call: *call }
             }
             Event::Present => Notice::Present { rank },
             Event::Report { report: Report::Mismatch { peer, ours, theirs }, .. } => {

@@ -74,6 +74,24 @@ pub enum Notice {
         /// The ranks, each of which waits for the next, and the last for the first.
         cycle: Vec<Hop>,
     },
+    /// A rank has joined this communicator's others in answering: see [`Report::Joined`].
+    Joined {
+        /// The rank.
+        rank: Rank,
+        /// How many times it had joined before.
+        epoch: u64,
+        /// How many collectives it had made.
+        sequence: u64,
+        /// Greater than that of all earlier ones.
+        order: u64,
+    },
+    /// There is a collective that ranks which have joined are to answer.
+    Announced {
+        /// Its number.
+        sequence: u64,
+        /// The call.
+        call: Fingerprint,
+    },
     /// The process that relays the notices has ended, or its host cannot be reached any more. The lowest rank that is left takes over;
     /// what is reported until then may reach nobody.
     RootLost,
@@ -106,6 +124,23 @@ pub enum Report {
     Deadlock {
         /// The ranks.
         cycle: Vec<Hop>,
+    },
+    /// This rank has joined: it makes no more collectives of its own, and answers the others'. The root sends it to this
+    /// rank too.
+    Joined {
+        /// How many times it had joined before.
+        epoch: u64,
+        /// How many collectives it had made.
+        sequence: u64,
+        /// Which number the root gave the report, in the order in which reports came; of no account before.
+        order: u64,
+    },
+    /// This rank makes a collective, or has made it, that ranks which have joined are to answer.
+    Announced {
+        /// Its number.
+        sequence: u64,
+        /// The call.
+        call: Fingerprint,
     },
     /// Another rank is lost to this communicator, as this one has noticed first.
     Lost {
@@ -173,6 +208,18 @@ impl Dispatch {
                 w.u8(10);
                 w.u64(*tag);
                 w.u8((*panicked).into());
+            }
+            Event::Report { tag, report: Report::Joined { epoch, sequence, order } } => {
+                w.u8(8);
+                for word in [tag, epoch, sequence, order] {
+                    w.u64(*word);
+                }
+            }
+            Event::Report { tag, report: Report::Announced { sequence, call } } => {
+                w.u8(9);
+                w.u64(*tag);
+                w.u64(*sequence);
+                put_operation(&mut w, Some(*call));
             }
             Event::Report { tag, report: Report::Broken { reason } } => {
                 w.u8(1);
@@ -260,6 +307,20 @@ impl Dispatch {
                 tag: r.u64("communicator")?,
                 report: Report::Deadlock { cycle: chain(&mut r)? },
             },
+            8 => Event::Report {
+                tag: r.u64("communicator")?,
+                report: Report::Joined {
+                    epoch: r.u64("epoch")?,
+                    sequence: r.u64("sequence")?,
+                    order: r.u64("order")?,
+                },
+            },
+            9 => {
+                let (tag, sequence) = (r.u64("communicator")?, r.u64("sequence")?);
+                let call =
+                    operation(&mut r)?.ok_or(WireError::Value { field: "operation", value: 0 })?;
+                Event::Report { tag, report: Report::Announced { sequence, call } }
+            }
             10 => Event::Report {
                 tag: r.u64("communicator")?,
                 report: Report::Departed { panicked: flag(&mut r, "panicked")? },
@@ -345,7 +406,10 @@ mod tests {
             Need::Receive { number: u32::MAX },
         ];
         let hops: Vec<Hop> = needs.into_iter().cycle().take(MAX_HOPS).map(hop).collect();
+        let call = Fingerprint { call: 1, order: 2, tag: 3 };
         for event in [
+            Event::Report { tag: 9, report: Report::Joined { epoch: 1, sequence: 70, order: 3 } },
+            Event::Report { tag: 9, report: Report::Announced { sequence: 1 << 40, call } },
             Event::Left,
             Event::Lost(Loss { noticed: "it fell silent".into(), last_operation: None }),
             Event::Lost(Loss {
@@ -369,7 +433,7 @@ mod tests {
             let back = Dispatch::decode(&bytes).expect("sound");
             match back.event {
                 Event::Report { report: Report::Broken { reason: cut }, .. } => {
-                    assert!(reason.starts_with(&cut) && cut.len() == MAX_REASON.into());
+                    assert!(reason.starts_with(&cut) && cut.len() == usize::from(MAX_REASON));
                 }
                 other => assert_eq!(other, event),
             }

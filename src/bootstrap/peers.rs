@@ -141,7 +141,11 @@ impl Peers {
             | Notice::Aborted { .. }
             | Notice::Mismatch { .. }
             | Notice::Deadlock { .. } => self.interrupt(),
-            Notice::Present { .. } | Notice::Stalled { .. } | Notice::RootLost => {}
+            Notice::Present { .. }
+            | Notice::Stalled { .. }
+            | Notice::Joined { .. }
+            | Notice::Announced { .. }
+            | Notice::RootLost => {}
         }
     }
 

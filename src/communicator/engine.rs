@@ -12,6 +12,7 @@ use annulus_transports::link::LinkError;
 use super::Shared;
 use super::distance::Distance;
 use super::exchange::Exchanges;
+use super::join::{Answers, Numbered, Opening};
 use super::raw::Factor;
 use crate::Error;
 use crate::error::Missing;
@@ -45,6 +46,9 @@ pub(super) struct Engine {
     pub(super) last: Option<Last>,
     distance: Distance,
     pub(super) recorder: Recorder,
+    pub(super) answers: Answers,
+    /// Whether there were calls since the last that waited for everybody.
+    pub(super) unsynchronised: bool,
 }
 
 /// The last collective, if its program can run again as it is.
@@ -86,6 +90,8 @@ impl Engine {
             last: None,
             distance: Distance::default(),
             recorder: Recorder::new(shared.page.clone()),
+            answers: Answers::default(),
+            unsynchronised: false,
         }
     }
 
@@ -111,6 +117,12 @@ impl Engine {
         let program = &mut self.programs.all[last.program];
         self.sequence += 1;
         let fingerprint = call.at(self.sequence);
+        if shared.joining.is_active() {
+            let begun = Numbered { sequence: self.sequence, call: fingerprint };
+            if let Err(error) = shared.joining.begin(begun) {
+                return Some(Err(error));
+            }
+        }
         let considered = match &last.large {
             None => {
                 self.recorder.again();
@@ -152,8 +164,13 @@ impl Engine {
         let mut operation = *operation;
         let fingerprint = Fingerprint::new(&operation.call, self.sequence, shared.tag);
         self.recorder.collective(fingerprint, operation.call.bytes());
+        let begun = Numbered { sequence: self.sequence, call: fingerprint };
+        if shared.joining.is_active() && !self.answers.answering {
+            shared.joining.begin(begun)?;
+        }
         if operation.call.count() == 0 && operation.call.kind() != CollectiveKind::Barrier {
             self.recorder.end();
+            self.made(shared, begun);
             return Ok(());
         }
         if let Some(factor) = operation.factor {
@@ -167,7 +184,10 @@ impl Engine {
             Some(number) => number,
             None => {
                 let opening = (&operation.call, fingerprint);
-                let program = match compile(shared, opening, &mut self.executor) {
+                shared.joining.set_opening(Some(Opening::Call(begun)))?;
+                let program = compile(shared, opening, &mut self.executor);
+                shared.joining.set_opening(None)?;
+                let program = match program {
                     Ok(program) => program,
                     Err(error) => return Err(self.fail(shared, error.into(), fingerprint)),
                 };
@@ -194,6 +214,7 @@ impl Engine {
         match outcome {
             Ok(()) => {
                 self.recorder.end();
+                self.made(shared, begun);
                 if operation.factor.is_none() {
                     self.last = Some(Last {
                         call: fingerprint.at(0),
@@ -206,6 +227,25 @@ impl Engine {
                 Ok(())
             }
             Err(failure) => Err(self.fail(shared, failure, fingerprint)),
+        }
+    }
+
+    /// This rank has made a collective, and goes over to the next.
+    #[inline]
+    fn made(&mut self, shared: &Shared, call: Numbered) {
+        if !waits_for_all(call.call) {
+            self.remember(shared, call);
+        } else if self.unsynchronised {
+            shared.joining.forget();
+            self.unsynchronised = false;
+        }
+    }
+
+    /// This rank has made a collective that does not wait for everybody. Who joins may have to be told of it later.
+    pub(super) fn remember(&mut self, shared: &Shared, call: Numbered) {
+        if shared.world > 1 && !self.answers.answering {
+            shared.joining.remember(call);
+            self.unsynchronised = true;
         }
     }
 
@@ -265,6 +305,20 @@ impl Engine {
         operation.input = staged;
         operation.call = operation.call.with_in_place(false);
         Ok(())
+    }
+}
+
+/// Whether nobody is through with `call` before everybody has begun it.
+fn waits_for_all(call: Fingerprint) -> bool {
+    match call.kind() {
+        Some(CollectiveKind::Barrier) => true,
+        Some(
+            CollectiveKind::AllReduce
+            | CollectiveKind::AllGather
+            | CollectiveKind::ReduceScatter
+            | CollectiveKind::AllToAll,
+        ) => call.count() > 0,
+        _ => false,
     }
 }
 

@@ -12,6 +12,7 @@ use annulus_plan::{Buffer, CollectiveKind, DataType, Fingerprint, Rank, Span};
 
 use super::Shared;
 use super::engine::Engine;
+use super::join::{Numbered, Opening};
 use crate::Error;
 use crate::executor::{Buffers, Extents, Program};
 use crate::reduce::Kernel;
@@ -61,8 +62,18 @@ impl Engine {
         // The next collective has a record of its own.
         self.last = None;
         let kind = exchange.call.kind();
-        if kind == CollectiveKind::AllToAllV {
+        let collective = if kind == CollectiveKind::AllToAllV {
             self.sequence += 1;
+            let call = all_to_all_v(&exchange.memory, self.sequence, shared.tag);
+            Some(Numbered { sequence: self.sequence, call })
+        } else {
+            None
+        };
+        if shared.joining.is_active() {
+            match collective {
+                Some(call) => shared.joining.begin(call)?,
+                None => shared.joining.begin_exchange(&peers(&exchange.call))?,
+            }
         }
         let begun = self.record(shared, exchange);
         let key = (exchange.call.clone(), exchange.extents.members.clone());
@@ -73,6 +84,9 @@ impl Engine {
             if let Some(witness) = &shared.witness {
                 witness.opens_exchange(begun, exchange.call.transfers());
             }
+            let opening =
+                collective.map_or_else(|| Opening::Exchange(peers(&exchange.call)), Opening::Call);
+            shared.joining.set_opening(Some(opening))?;
             let program = Program::compile(
                 &plan,
                 &exchange.extents,
@@ -85,6 +99,7 @@ impl Engine {
             if let Some(witness) = &shared.witness {
                 witness.opened();
             }
+            shared.joining.set_opening(None)?;
             let program = match program {
                 Ok(program) => program,
                 Err(error) => return Err(self.fail(shared, error.into(), begun)),
@@ -119,13 +134,14 @@ impl Engine {
         };
         // SAFETY: the program was compiled for these extents, for which the caller vouches.
         let outcome = unsafe { self.executor.run(program, &buffers, fingerprint, &shared.watch()) };
-        match outcome {
-            Ok(()) => {
-                self.recorder.end();
-                Ok(())
-            }
-            Err(failure) => Err(self.fail(shared, failure, fingerprint)),
+        if let Err(failure) = outcome {
+            return Err(self.fail(shared, failure, fingerprint));
         }
+        self.recorder.end();
+        if let Some(call) = collective {
+            self.remember(shared, call);
+        }
+        Ok(())
     }
 }
 
@@ -170,4 +186,10 @@ fn sends(call: &plan::Exchange, memory: &Memory) -> HashMap<Rank, u64> {
 fn all_to_all_v(memory: &Memory, sequence: u64, tag: u32) -> Fingerprint {
     let (kind, dtype) = (CollectiveKind::AllToAllV, memory.dtypes[0]);
     Fingerprint::from_parts(kind, dtype, None, None, 0, sequence, tag)
+}
+
+/// Whom a send or a receive needs.
+fn peers(call: &plan::Exchange) -> Vec<Rank> {
+    let others = call.transfers().iter().filter(|transfer| transfer.bytes > 0);
+    others.map(|transfer| transfer.peer).filter(|&peer| peer != call.rank()).collect()
 }

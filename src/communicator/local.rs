@@ -14,6 +14,7 @@ use annulus_transports::proc::Hub;
 use annulus_transports::ring::Geometry;
 use annulus_transports::secret::Secret;
 
+use super::join::{Arrival, Board, Joining, Numbered};
 use super::peers::Peers;
 use super::shrink::Survivor;
 use super::split::{Child, Request};
@@ -68,6 +69,10 @@ struct World {
     shrinking: Mutex<Shrinking>,
     /// Somebody has asked, or has made what all asked for.
     shrunk: Condvar,
+    /// What each rank knows of joins.
+    boards: Vec<Arc<Board>>,
+    /// How many times a rank has joined. Locked while the boards are told something, so that all hear all in one order.
+    joins: Mutex<u64>,
 }
 
 /// The ranks that ask for a communicator of the survivors, and those of earlier times that have yet to fetch theirs.
@@ -114,6 +119,8 @@ impl World {
             splits: Mutex::default(),
             shrinking: Mutex::default(),
             shrunk: Condvar::new(),
+            boards: (0..size).map(|rank| Arc::new(Board::new(rank, size))).collect(),
+            joins: Mutex::new(0),
         }))
     }
 
@@ -127,7 +134,8 @@ impl World {
             fabric: self.config.checked(Arc::new(self.hub.fabric(rank))),
             health: self.health.clone(),
             observers: Vec::new(),
-            peers: Box::new(LocalPeers { world: self.clone() }),
+            peers: Arc::new(LocalPeers { world: self.clone() }),
+            board: self.boards[rank].clone(),
             tuner: self.tuner.clone(),
             tag: self.tag,
             spin: self.size <= available_cores(),
@@ -242,6 +250,21 @@ impl Peers for LocalPeers {
         }
     }
 
+    fn join(&self, rank: Rank, epoch: u64, sequence: u64) {
+        let mut joins = self.world.joins.lock().unwrap_or_else(PoisonError::into_inner);
+        for board in &self.world.boards {
+            board.arrive(rank, Arrival { epoch, sequence, order: *joins });
+        }
+        *joins += 1;
+    }
+
+    fn announce(&self, call: Numbered) {
+        let _in_order = self.world.joins.lock().unwrap_or_else(PoisonError::into_inner);
+        for board in &self.world.boards {
+            board.hear(call);
+        }
+    }
+
     fn split(&self, request: &Request) -> Result<Child, Error> {
         let mut splits = self.world.splits.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (request.sequence, request.color);
@@ -285,6 +308,13 @@ impl Child {
                 flight::dump_on_signal(dump);
             }
         }
+        let joining = Joining {
+            rank,
+            board: self.board,
+            peers: self.peers.clone(),
+            health: self.health.clone(),
+        };
+        self.observers.push(Box::new(joining.clone()));
         Shared {
             page,
             witness: self.witness,
@@ -297,6 +327,7 @@ impl Child {
             dumped: AtomicBool::new(false),
             tuner: self.tuner,
             peers: self.peers,
+            joining,
             config: config.clone(),
             timeout: config.timeout,
             spin: self.spin,

@@ -8,6 +8,7 @@ mod engine;
 mod exchange;
 mod group;
 mod grow;
+mod join;
 mod local;
 mod peers;
 mod queue;
@@ -30,6 +31,7 @@ use annulus_transports::link::Fabric;
 pub use allocation::{Allocation, SharedBytes};
 pub use group::Group;
 pub use grow::GrowError;
+pub use join::Joined;
 pub use raw::{RawCall, RawGroup, read_scalar};
 pub use scope::{Pending, Scope, Started};
 
@@ -38,6 +40,7 @@ use crate::health::Health;
 use crate::monitor::Monitor;
 use crate::{Config, Error, Launch, UniqueId};
 use engine::{Engine, Operation};
+use join::Joining;
 use peers::Peers;
 use queue::Queue;
 use witness::Witness;
@@ -91,7 +94,8 @@ pub(crate) struct Shared {
     /// Whether the records have been dumped because the communicator broke.
     dumped: AtomicBool,
     tuner: Arc<Tuner>,
-    peers: Box<dyn Peers>,
+    peers: Arc<dyn Peers>,
+    joining: Joining,
     config: Config,
     timeout: Duration,
     /// Whether there is a core for each rank of this host.

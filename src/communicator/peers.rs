@@ -3,6 +3,7 @@
 use annulus_plan::Rank;
 use annulus_transports::secret::Secret;
 
+use super::join::Numbered;
 use super::shrink::Survivor;
 use crate::Error;
 use crate::bootstrap::Hop;
@@ -24,6 +25,12 @@ pub(super) trait Peers: Send + Sync {
 
     /// Tells `peer` which ranks, each stuck because of the next, need it.
     fn stalled(&self, peer: Rank, chain: Vec<Hop>);
+
+    /// Tells all ranks that `rank`, this one, joins the `epoch`-th time, from 0, after `sequence` collectives.
+    fn join(&self, rank: Rank, epoch: u64, sequence: u64);
+
+    /// Tells all ranks of a call that those which have joined are to answer.
+    fn announce(&self, call: Numbered);
 
     /// How children of a split find each other.
     fn split(&self, request: &super::split::Request) -> Result<super::split::Child, Error>;

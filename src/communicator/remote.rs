@@ -16,6 +16,7 @@ use annulus_transports::shm::{Arena, Inbox, ShmFabric};
 use annulus_transports::tcp::{self, TcpFabric};
 
 use super::Communicator;
+use super::join::{Arrival, Board, Joining, Numbered};
 use super::peers::Peers;
 use super::shrink::Survivor;
 use super::split::{Child, Request};
@@ -137,13 +138,21 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
     let topology = topology(&members, share_memory).with_max_chunk_bytes(chunk_bytes);
     let peers = RemotePeers { membership: membership.clone(), config: config.clone() };
     let witness = Witness::of(rank, world, membership.tag());
-    news.deliver_to(&health, witness.as_ref(), &members);
+    let (peers, board) = (Arc::new(peers), Arc::new(Board::new(rank, world)));
+    news.deliver_to(Reader {
+        health: Arc::downgrade(&health),
+        witness: witness.as_ref().map_or_else(Weak::new, Arc::downgrade),
+        board: Arc::downgrade(&board),
+        peers: Arc::downgrade(&peers),
+        members: members.clone(),
+    });
     Ok(Child {
         fabric,
         health,
         witness,
         observers: Vec::new(),
-        peers: Box::new(peers),
+        peers,
+        board,
         tuner: Arc::new(Tuner::new(topology, config.tuning.clone())),
         tag: membership.tag(),
         spin: locals.len() <= members[rank].cores,
@@ -210,6 +219,14 @@ impl Peers for RemotePeers {
         (member.host.clone(), member.pid)
     }
 
+    fn join(&self, _rank: Rank, epoch: u64, sequence: u64) {
+        self.membership.control().report(Report::Joined { epoch, sequence, order: 0 });
+    }
+
+    fn announce(&self, Numbered { sequence, call }: Numbered) {
+        self.membership.control().report(Report::Announced { sequence, call });
+    }
+
     fn split(&self, request: &Request) -> Result<Child, Error> {
         let context = request.sequence << 32 | u64::from(request.color);
         let (news, on_notice) = News::new();
@@ -247,10 +264,13 @@ struct NewsState {
     reader: Option<Reader>,
 }
 
-/// Whom notices concern.
+/// Who hears the notices. It lives no longer for that.
+#[derive(Clone)]
 struct Reader {
     health: Weak<Health>,
     witness: Weak<Witness>,
+    board: Weak<Board>,
+    peers: Weak<RemotePeers>,
     members: Arc<[Member]>,
 }
 
@@ -260,69 +280,72 @@ impl News {
         let state = news.state.clone();
         let on_notice = move |notice| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(reader) = &state.reader else {
+            let Some(reader) = state.reader.clone() else {
                 state.kept.push(notice);
                 return;
             };
-            let (health, witness) = (reader.health.upgrade(), reader.witness.upgrade());
-            let members = reader.members.clone();
             drop(state); // what a witness concludes may lead anywhere
-            if let Some(health) = health {
-                tell(&health, witness.as_deref(), &members, notice);
-            }
+            reader.tell(notice);
         };
         (news, Arc::new(on_notice))
     }
 
-    fn deliver_to(
-        &self,
-        health: &Arc<Health>,
-        witness: Option<&Arc<Witness>>,
-        members: &Arc<[Member]>,
-    ) {
+    fn deliver_to(&self, reader: Reader) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for notice in state.kept.drain(..) {
-            tell(health, witness.map(|witness| &**witness), members, notice);
+            reader.tell(notice);
         }
-        state.reader = Some(Reader {
-            health: Arc::downgrade(health),
-            witness: witness.map_or_else(Weak::new, Arc::downgrade),
-            members: members.clone(),
-        });
+        state.reader = Some(reader);
     }
 }
 
-fn tell(health: &Health, witness: Option<&Witness>, members: &[Member], notice: Notice) {
-    match notice {
-        Notice::Broken { rank, reason } => {
-            health.break_with(Error::Reported { peer: rank, message: reason });
-        }
-        Notice::Aborted { rank, .. } => {
-            health.break_with(Error::Aborted { rank });
-        }
-        Notice::Left { rank } => health.depart(rank),
-        Notice::Lost { rank, noticed, last_operation } => {
-            let (host, pid) = members
-                .get(rank)
-                .map_or_else(Default::default, |member| (member.host.clone(), member.pid));
-            let error = Error::RankLost { lost: rank, host, pid, last_operation: None, noticed };
-            health.lose(rank, last_operation, error);
-        }
-        Notice::Present { rank } => health.confirm(rank),
-        Notice::Stalled { chain } => {
-            if let Some(witness) = witness {
-                witness.hear(chain);
+impl Reader {
+    fn tell(&self, notice: Notice) {
+        let (Some(health), Some(board)) = (self.health.upgrade(), self.board.upgrade()) else {
+            return;
+        };
+        match notice {
+            Notice::Broken { rank, reason } => {
+                health.break_with(Error::Reported { peer: rank, message: reason });
             }
+            Notice::Aborted { rank, .. } => {
+                health.break_with(Error::Aborted { rank });
+            }
+            Notice::Left { rank } => health.depart(rank),
+            Notice::Lost { rank, noticed, last_operation } => {
+                let (host, pid) = self
+                    .members
+                    .get(rank)
+                    .map_or_else(Default::default, |member| (member.host.clone(), member.pid));
+                let error =
+                    Error::RankLost { lost: rank, host, pid, last_operation: None, noticed };
+                health.lose(rank, last_operation, error);
+            }
+            Notice::Present { rank } => health.confirm(rank),
+            Notice::Stalled { chain } => {
+                if let Some(witness) = self.witness.upgrade() {
+                    witness.hear(chain);
+                }
+            }
+            Notice::Mismatch { rank, peer, ours, theirs } => {
+                let (ours, theirs) = (ours.describe(), theirs.describe());
+                health.break_with(Error::Mismatch { rank, peer, ours, theirs });
+            }
+            Notice::Deadlock { rank, cycle } => {
+                health.break_with(Error::Deadlock { rank, cycle: stuck(&cycle) });
+            }
+            Notice::Joined { rank, epoch, sequence, order } => {
+                board.arrive(rank, Arrival { epoch, sequence, order });
+                if let Some(peers) = self.peers.upgrade() {
+                    let rank = peers.membership.rank();
+                    // An error is in the communicator's health.
+                    let _ = Joining { rank, board, peers, health }.look_while_opening();
+                }
+            }
+            Notice::Announced { sequence, call } => board.hear(Numbered { sequence, call }),
+            // The ranks of the root's process were lost before, each with a notice of its own, or have left. Data
+            // still flows between the others.
+            Notice::RootLost => board.cut_off(),
         }
-        Notice::Mismatch { rank, peer, ours, theirs } => {
-            let (ours, theirs) = (ours.describe(), theirs.describe());
-            health.break_with(Error::Mismatch { rank, peer, ours, theirs });
-        }
-        Notice::Deadlock { rank, cycle } => {
-            health.break_with(Error::Deadlock { rank, cycle: stuck(&cycle) });
-        }
-        // The ranks of the root's process were lost before, each with a notice of its own, or have left. Data
-        // still flows between the others.
-        Notice::RootLost => {}
     }
 }
