@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use annulus_plan::Rank;
 use annulus_transports::acceptor::{Handler, Stream};
 use annulus_transports::connect::{
-    ConnectError, connect_tcp, connect_tcp_with_session, connect_unix,
+    ConnectError, Patience, connect_tcp, connect_tcp_with_session, connect_unix,
 };
 use annulus_transports::descriptor::{recv_fd, send_fd};
 use annulus_transports::handshake::Hello;
@@ -36,10 +36,6 @@ pub(super) mod purpose {
     /// Between ranks of a host: hand me a descriptor of yours.
     pub(in super::super) const SEGMENT: u8 = 3;
 }
-
-/// A connection is tried for so long before looking whether the peer is known to be gone; doubles each time.
-const FIRST_SLICE: Duration = Duration::from_millis(500);
-const LONGEST_SLICE: Duration = Duration::from_secs(4);
 
 /// Where a rank can be reached.
 #[derive(Clone, Debug)]
@@ -162,20 +158,13 @@ impl Peers {
         &self,
         peer: Rank,
         deadline: Instant,
-        connect: impl Fn(Instant) -> Result<S, ConnectError>,
+        connect: impl FnOnce(Patience<'_>) -> Result<S, ConnectError>,
     ) -> Result<S, LinkError> {
-        let mut slice = FIRST_SLICE;
-        loop {
+        let wanted = || lock(&self.state).check(peer).is_ok();
+        connect(Patience::new(deadline, &wanted)).or_else(|error| {
             lock(&self.state).check(peer)?;
-            let until = (Instant::now() + slice).min(deadline);
-            match connect(until) {
-                Ok(stream) => return Ok(stream),
-                // The slice is over, and time is left.
-                Err(_) if until < deadline && Instant::now() >= until => {}
-                Err(error) => return Err(failed(peer, "connect", io::Error::other(error))),
-            }
-            slice = (slice * 2).min(LONGEST_SLICE);
-        }
+            Err(failed(peer, "connect", io::Error::other(error)))
+        })
     }
 }
 
@@ -187,13 +176,13 @@ impl StreamSource for Peers {
             let addresses = reachable_addresses(peer, own.host_id, reach.host_id, &reach.addresses)
                 .map_err(|error| failed(peer, "connect", io::Error::other(error)))?;
             let hello = Hello { index: index as u32, ..self.hello(peer, purpose::DATA) };
-            return self.connect(peer, deadline, |deadline| {
+            return self.connect(peer, deadline, |patience| {
                 if self.encrypt {
                     let (stream, session) =
-                        connect_tcp_with_session(&addresses, &self.secret, hello, deadline)?;
+                        connect_tcp_with_session(&addresses, &self.secret, hello, patience)?;
                     return Ok(Wire { stream, session: Some(session) });
                 }
-                let stream = connect_tcp(&addresses, &self.secret, hello, deadline)?;
+                let stream = connect_tcp(&addresses, &self.secret, hello, patience)?;
                 Ok(Wire { stream, session: None })
             });
         }
@@ -225,8 +214,8 @@ impl SegmentSource for Peers {
     fn segment(&self, peer: Rank, id: u32, deadline: Instant) -> Result<OwnedFd, LinkError> {
         let reach = self.reach_of(peer)?;
         let hello = Hello { index: id, ..self.hello(peer, purpose::SEGMENT) };
-        let stream = self.connect(peer, deadline, |deadline| {
-            connect_unix(&reach.unix_name, &self.secret, hello, deadline)
+        let stream = self.connect(peer, deadline, |patience| {
+            connect_unix(&reach.unix_name, &self.secret, hello, patience)
         })?;
         recv_fd(&stream, deadline)
             .map_err(|error| failed(peer, "receive a shared segment", io::Error::other(error)))

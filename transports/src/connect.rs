@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -16,50 +17,88 @@ use crate::handshake::{ClientHandshake, HandshakeError, Hello, Nonce, Transcript
 use crate::secret::{Secret, random_bytes};
 use crate::session::{Ephemeral, Session, Side};
 
+/// How long to try to connect: until a deadline, or until nobody wants the connection any more.
+///
+/// Giving up is not free: the other end may have taken the connection for good already. So a deadline must be one at which
+/// whoever wants the connection gives up as well.
+#[derive(Clone, Copy)]
+pub struct Patience<'a> {
+    deadline: Instant,
+    wanted: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Patience<'a> {
+    /// Until `deadline`, and as long as `wanted`, which is asked every few milliseconds.
+    pub fn new(deadline: Instant, wanted: &'a dyn Fn() -> bool) -> Self {
+        Self { deadline, wanted }
+    }
+
+    /// The time left; none when the connection is not wanted any more.
+    fn left(&self) -> Duration {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if (self.wanted)() { left } else { Duration::ZERO }
+    }
+
+    /// This, and no longer than `time` from now.
+    fn at_most(self, time: Duration) -> Self {
+        let until = Instant::now().checked_add(time);
+        Self { deadline: until.map_or(self.deadline, |until| until.min(self.deadline)), ..self }
+    }
+}
+
+impl From<Instant> for Patience<'_> {
+    fn from(deadline: Instant) -> Self {
+        Self { deadline, wanted: &|| true }
+    }
+}
+
+/// How often to look whether a connection is still wanted.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Connects to rank `hello.target` at the first of `addresses` that leads there, and proves
-/// knowledge of `secret`. Blocks, at most until `deadline`. `TCP_NODELAY` is set on the result.
+/// knowledge of `secret`. Blocks, at most as long as `patience` lasts. `TCP_NODELAY` is set on the result.
 ///
 /// Addresses that refuse, stay silent, or do not know the rank yet are tried again until the deadline;
 /// those where something else than a rank of this job answers are not.
-pub fn connect_tcp(
+pub fn connect_tcp<'p>(
     addresses: &[SocketAddr],
     secret: &Secret,
     hello: Hello,
-    deadline: Instant,
+    patience: impl Into<Patience<'p>>,
 ) -> Result<TcpStream, ConnectError> {
     let random = || Ok((random_bytes()?, ()));
-    Ok(connect(addresses, secret, hello, deadline, random)?.stream)
+    Ok(connect(addresses, secret, hello, patience.into(), random)?.stream)
 }
 
 /// The same for a connection with keys of its own, whose other end [wants](crate::acceptor::Handler::wants_sessions) that too.
-pub fn connect_tcp_with_session(
+pub fn connect_tcp_with_session<'p>(
     addresses: &[SocketAddr],
     secret: &Secret,
     hello: Hello,
-    deadline: Instant,
+    patience: impl Into<Patience<'p>>,
 ) -> Result<(TcpStream, Session), ConnectError> {
     let key_pair = || {
         let ephemeral = Ephemeral::generate()?;
         Ok((ephemeral.public(), ephemeral))
     };
     let Connected { stream, transcript, nonce_of } =
-        connect(addresses, secret, hello, deadline, key_pair)?;
+        connect(addresses, secret, hello, patience.into(), key_pair)?;
     Ok((stream, nonce_of.into_session(Side::Client, transcript)))
 }
 
 /// Connects to rank `hello.target` at an abstract Unix socket of this host, and proves knowledge of
-/// `secret`. Blocks, at most until `deadline`.
+/// `secret`. Blocks, at most as long as `patience` lasts.
 ///
 /// A name that nobody listens at is an error at once: the process has ended, or is in another network
 /// namespace.
-pub fn connect_unix(
+pub fn connect_unix<'p>(
     name: &[u8],
     secret: &Secret,
     hello: Hello,
-    deadline: Instant,
+    patience: impl Into<Patience<'p>>,
 ) -> Result<UnixStream, ConnectError> {
     let random = || Ok((random_bytes()?, ()));
-    Ok(connect(&[name.to_vec()], secret, hello, deadline, random)?.stream)
+    Ok(connect(&[name.to_vec()], secret, hello, patience.into(), random)?.stream)
 }
 
 /// Why a rank could not be reached.
@@ -154,7 +193,7 @@ fn connect<S: Transport, N>(
     addresses: &[S::Address],
     secret: &Secret,
     hello: Hello,
-    deadline: Instant,
+    whole: Patience<'_>,
     draw: impl Fn() -> io::Result<(Nonce, N)>,
 ) -> Result<Connected<S, N>, ConnectError> {
     let target = hello.target;
@@ -174,18 +213,15 @@ fn connect<S: Transport, N>(
             if is_hopeless(attempt) {
                 continue;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if whole.left().is_zero() {
                 break;
             }
             let (nonce, nonce_of) = draw().map_err(random)?;
             let handshake = ClientHandshake::new(secret, hello, nonce);
-            let outcome = S::open(address, patience.min(left))
-                .map_err(AttemptError::Connect)
-                .and_then(|stream| {
-                    let until = deadline.min(Instant::now() + HANDSHAKE_PATIENCE);
-                    shake_hands(stream, handshake, until)
-                });
+            let outcome =
+                S::open(address, whole.at_most(patience)).map_err(AttemptError::Connect).and_then(
+                    |stream| shake_hands(stream, handshake, whole.at_most(HANDSHAKE_PATIENCE)),
+                );
             match outcome {
                 Ok((stream, transcript)) => {
                     return Ok(Connected { stream, transcript, nonce_of });
@@ -193,7 +229,7 @@ fn connect<S: Transport, N>(
                 Err(error) => attempt.failure = Some(error),
             }
         }
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = whole.left();
         if left.is_zero() || attempts.iter().all(is_hopeless) {
             let waited = start.elapsed();
             return Err(ConnectError::Unreachable { rank: hello.rank, target, attempts, waited });
@@ -210,7 +246,7 @@ fn connect<S: Transport, N>(
 fn shake_hands<S: Transport>(
     mut stream: S,
     mut handshake: ClientHandshake,
-    until: Instant,
+    patience: Patience<'_>,
 ) -> Result<(S, Transcript), AttemptError> {
     let mut buffer = [0; 64];
     let transcript = loop {
@@ -218,14 +254,14 @@ fn shake_hands<S: Transport>(
             break transcript;
         }
         while !handshake.output().is_empty() {
-            stream.set_patience(Some(time_left(until)?)).map_err(AttemptError::Broken)?;
+            stream.set_patience(Some(next_look(patience)?)).map_err(AttemptError::Broken)?;
             match stream.write(handshake.output()) {
                 Ok(count) => handshake.sent(count),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(AttemptError::Broken(timed_out(error))),
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(AttemptError::Broken(error)),
             }
         }
-        stream.set_patience(Some(time_left(until)?)).map_err(AttemptError::Broken)?;
+        stream.set_patience(Some(next_look(patience)?)).map_err(AttemptError::Broken)?;
         let wanted = handshake.wants().min(buffer.len());
         match stream.read(&mut buffer[..wanted]) {
             Ok(0) => {
@@ -235,22 +271,27 @@ fn shake_hands<S: Transport>(
             Ok(count) => {
                 handshake.receive(&buffer[..count]).map_err(AttemptError::Handshake)?;
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(AttemptError::Broken(timed_out(error))),
+            Err(error) if is_passing(&error) => {}
+            Err(error) => return Err(AttemptError::Broken(error)),
         }
     };
     stream.set_patience(None).map_err(AttemptError::Broken)?;
     Ok((stream, transcript))
 }
 
-fn time_left(until: Instant) -> Result<Duration, AttemptError> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(AttemptError::Broken(Errno::TIMEDOUT.into())) } else { Ok(left) }
+/// For how long to wait before looking whether to wait on.
+fn next_look(patience: Patience<'_>) -> Result<Duration, AttemptError> {
+    let left = patience.left();
+    if left.is_zero() {
+        Err(AttemptError::Broken(Errno::TIMEDOUT.into()))
+    } else {
+        Ok(left.min(LOOK))
+    }
 }
 
-/// A socket timeout shows as "resource temporarily unavailable": say what it means.
-fn timed_out(error: io::Error) -> io::Error {
-    if error.kind() == io::ErrorKind::WouldBlock { Errno::TIMEDOUT.into() } else { error }
+/// Whether a read or write was only interrupted, or its timeout is over.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
 /// A kind of stream, and how one is opened.
@@ -259,8 +300,8 @@ trait Transport: Read + Write + Sized {
 
     fn endpoint(address: &Self::Address) -> Endpoint;
 
-    /// Connects; waits at most `patience`.
-    fn open(address: &Self::Address, patience: Duration) -> io::Result<Self>;
+    /// Connects; waits at most as long as `patience` lasts.
+    fn open(address: &Self::Address, patience: Patience<'_>) -> io::Result<Self>;
 
     /// Whether opening may succeed later although it failed with `error`.
     fn may_recover(error: &io::Error) -> bool;
@@ -275,8 +316,18 @@ impl Transport for TcpStream {
         Endpoint::Tcp(*address)
     }
 
-    fn open(address: &SocketAddr, patience: Duration) -> io::Result<Self> {
-        let stream = Self::connect_timeout(address, patience)?;
+    fn open(address: &SocketAddr, patience: Patience<'_>) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(*address), Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        match socket.connect(&SockAddr::from(*address)) {
+            Ok(()) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INPROGRESS) => {
+                wait_for_connection(&socket, patience)?;
+            }
+            Err(error) => return Err(error),
+        }
+        socket.set_nonblocking(false)?;
+        let stream = Self::from(socket);
         // A port of this host that nobody listens at can be chosen as the client's own: then it
         // has connected to itself.
         if stream.local_addr()? == stream.peer_addr()? {
@@ -300,6 +351,21 @@ impl Transport for TcpStream {
     }
 }
 
+fn wait_for_connection(socket: &Socket, patience: Patience<'_>) -> io::Result<()> {
+    loop {
+        let time = patience.left().min(LOOK);
+        if time.is_zero() {
+            return Err(Errno::TIMEDOUT.into());
+        }
+        let time = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+        match poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&time)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return socket.take_error()?.map_or(Ok(()), Err),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 impl Transport for UnixStream {
     type Address = Vec<u8>;
 
@@ -307,7 +373,7 @@ impl Transport for UnixStream {
         Endpoint::Unix(address.clone())
     }
 
-    fn open(address: &Vec<u8>, _: Duration) -> io::Result<Self> {
+    fn open(address: &Vec<u8>, _: Patience<'_>) -> io::Result<Self> {
         let mut path = vec![0];
         path.extend_from_slice(address);
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
