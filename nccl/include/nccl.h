@@ -132,6 +132,9 @@ typedef struct {
   const char *psk;
 } ncclEncryptionConfig_t;
 
+#define NCCL_ENCRYPTION_CONFIG_INITIALIZER \
+  { sizeof(ncclEncryptionConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, NCCL_ENCRYPTION_MODE_NONE, NULL }
+
 /* Each function and its twin for profilers. */
 #define NCCL_FUNCTION(type, name, arguments) \
   type name arguments;                       \
@@ -219,8 +222,9 @@ NCCL_FUNCTION(ncclResult_t, ncclParamGetParameter, (const char *key, const char 
 NCCL_FUNCTION(ncclResult_t, ncclParamGetAllParameterKeys, (const char ***table, int *tableLen));
 NCCL_FUNCTION(void, ncclParamDumpAll, (void));
 
-/* Exported, and refused with ncclInvalidUsage. */
 NCCL_FUNCTION(ncclResult_t, ncclSetEncryption, (const ncclEncryptionConfig_t *config));
+
+/* Exported, and refused with ncclInvalidUsage. */
 NCCL_FUNCTION(ncclResult_t, ncclCommWindowRegister,
               (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags));
 NCCL_FUNCTION(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win));

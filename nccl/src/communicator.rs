@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use annulus::{Collective, CollectiveKind, Communicator, Rank, RawGroup, Started};
+use annulus::{Collective, CollectiveKind, Communicator, Rank, RawGroup, Started, UniqueId};
 
 use crate::config::Options;
 use crate::handles::{Found, Handle, Table};
@@ -23,6 +23,8 @@ pub(crate) struct Live {
     pub(crate) device: i32,
     pub(crate) options: Options,
     pub(crate) operators: Mutex<Operators>,
+    /// What `ncclCommGetUniqueId` has made and `ncclCommGrow` has not used yet.
+    invitation: Mutex<Option<UniqueId>>,
     comm: OnceLock<Communicator>,
     /// The bits of [`Flag`]. 0 for a communicator that is ready for calls.
     flags: AtomicU8,
@@ -41,6 +43,8 @@ pub(crate) enum Flag {
     Revoked = 4,
     Suspended = 8,
     Aborted = 16,
+    /// Its calls were ended so that it could be shrunk, which is no error.
+    BrokenOff = 32,
 }
 
 /// What goes on while the caller polls.
@@ -67,6 +71,7 @@ impl Live {
             device,
             options,
             operators: Mutex::default(),
+            invitation: Mutex::default(),
             comm: OnceLock::new(),
             flags: AtomicU8::new(0),
             progress: Mutex::default(),
@@ -110,7 +115,7 @@ impl Live {
                  ncclCommGetAsyncError until it does",
             ));
         }
-        self.comm.get().ok_or_else(|| Failure::usage("the communicator never joined its ranks"))
+        self.expect_joined()
     }
 
     /// Whether the log has not told yet what is chosen for calls like this.
@@ -122,6 +127,17 @@ impl Live {
     /// The communicator, if it has joined, whatever state it is in.
     pub(crate) fn joined(&self) -> Option<&Communicator> {
         self.comm.get()
+    }
+
+    /// The communicator, if it has joined.
+    pub(crate) fn expect_joined(&self) -> Result<&Communicator, Failure> {
+        self.comm.get().ok_or_else(|| Failure::usage("the communicator never joined its ranks"))
+    }
+
+    /// An error while something goes on; failures of the past do not count.
+    pub(crate) fn expect_quiet(&self) -> Result<(), Failure> {
+        let failed = self.settle().is_some();
+        if failed || !self.has(Flag::Busy) { Ok(()) } else { self.ready().map(|_| ()) }
     }
 
     /// Makes it the handle of `comm`.
@@ -142,6 +158,7 @@ impl Live {
             return Code::InProgress;
         }
         match self.comm.get().and_then(Communicator::error) {
+            _ if self.has(Flag::BrokenOff) => Code::Success,
             Some(error) => Failure::from(error).code,
             None => Code::Success,
         }
@@ -166,6 +183,20 @@ impl Live {
         if let Some(comm) = self.comm.get() {
             comm.abort();
         }
+    }
+
+    /// Ends the calls that go on, on every rank; their failures are forgotten.
+    pub(crate) fn break_off(&self) {
+        self.set(Flag::BrokenOff);
+        if let Some(comm) = self.comm.get() {
+            comm.abort();
+        }
+        let calls = std::mem::take(&mut self.progress().calls);
+        // Each ends soon: the communicator is broken.
+        for call in calls {
+            let _ = call.wait();
+        }
+        self.progress().failure = None;
     }
 
     /// A job has begun on a thread of its own.
@@ -220,6 +251,10 @@ impl Live {
             self.clear(Flag::Busy);
         }
         progress.failure.clone()
+    }
+
+    pub(crate) fn invitation(&self) -> MutexGuard<'_, Option<UniqueId>> {
+        self.invitation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 use std::{env, fs};
 
 use crate::config::Options;
 use crate::log;
-use crate::result::Failure;
+use crate::result::{Code, Failure, Outcome};
+use crate::types::{API_MAGIC, EncryptionConfig};
 
 /// A variable of NCCL.
 pub(crate) struct Variable {
@@ -161,6 +163,7 @@ pub(crate) fn settings_for(options: &Options) -> Result<annulus::Config, Failure
     let shared_memory_off = get("NCCL_SHM_DISABLE").is_some_and(|value| value.trim() == "1");
     let config = annulus::Config::from_vars(|name| {
         get(name).or_else(|| match name {
+            "ANNULUS_ENCRYPT" => encryption_wanted().then(|| "1".to_owned()),
             "ANNULUS_TRANSPORT" => shared_memory_off.then(|| "tcp".to_owned()),
             // Not when another spelling is set.
             "NCCL_MIN_CTAS" if get("NCCL_MIN_NCHANNELS").is_none() => {
@@ -177,6 +180,46 @@ pub(crate) fn settings_for(options: &Options) -> Result<annulus::Config, Failure
         log::warn(warning);
     }
     Ok(config)
+}
+
+/// Whether `ncclSetEncryption` has asked for it.
+static ENCRYPT: AtomicBool = AtomicBool::new(false);
+
+fn encryption_wanted() -> bool {
+    ENCRYPT.load(Ordering::Relaxed)
+}
+
+/// `ncclSetEncryption`: communicators made from now on encrypt their TCP links, or do not. The key follows from the unique id's secret.
+///
+/// # Safety
+/// `config` is null, or leads to a `size_t` and as many bytes as that says.
+pub(crate) unsafe fn set_encryption(config: *const EncryptionConfig) -> Outcome {
+    if config.is_null() {
+        return Err(Failure::argument("config is NULL"));
+    }
+    // SAFETY: the caller vouches for the size; it needs no alignment.
+    let size = unsafe { config.cast::<usize>().read_unaligned() };
+    if size < size_of::<EncryptionConfig>() {
+        let text = format!("config: its size is {size}: use NCCL_ENCRYPTION_CONFIG_INITIALIZER");
+        return Err(Failure::argument(text));
+    }
+    // SAFETY: it has as many bytes; any bits are a configuration.
+    let config = unsafe { config.read_unaligned() };
+    if config.magic != API_MAGIC {
+        return Err(Failure::argument(
+            "ncclEncryptionConfig_t argument not initialized via NCCL_ENCRYPTION_CONFIG_INITIALIZER",
+        ));
+    }
+    match (config.mode, config.psk.is_null()) {
+        (0, _) => ENCRYPT.store(false, Ordering::Relaxed),
+        (1, false) => ENCRYPT.store(true, Ordering::Relaxed),
+        (1, true) => return Err(Failure::argument("config: mode is PSK (1), but psk is NULL")),
+        (mode, _) => {
+            let text = format!("config: mode is {mode}, but must be NONE (0) or PSK (1)");
+            return Err(Failure::argument(text));
+        }
+    }
+    Ok(Code::Success)
 }
 
 /// Logs once per process which of NCCL's variables are set, and which of them do nothing.

@@ -1,12 +1,12 @@
 //! A process that exits with living communicators leaves them in good order, so that peers which are still finishing
 //! do not take it for lost.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 use std::{process, thread};
 
-use crate::communicator::LIVE;
+use crate::communicator::{LIVE, Live};
 use crate::handles::{Found, Handle};
 use crate::result::Code;
 
@@ -16,12 +16,22 @@ static OWNER: OnceLock<u32> = OnceLock::new();
 /// Whether ranks meet at this process, which passes on what they say.
 static MEETING_PLACE: AtomicBool = AtomicBool::new(false);
 
+/// When a rank of this process left others last.
+static DEPARTURE: Mutex<Option<Instant>> = Mutex::new(None);
+
 /// How long a goodbye may take to be passed on.
 const PASSING_ON: Duration = Duration::from_millis(100);
 
 /// Notes that ranks meet at this process.
 pub(crate) fn is_meeting_place() {
     MEETING_PLACE.store(true, Ordering::Relaxed);
+}
+
+/// Notes that `live` leaves its ranks.
+pub(crate) fn departs(live: &Live) {
+    if live.world > 1 {
+        *DEPARTURE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
 }
 
 /// Sees to it, once per process.
@@ -39,20 +49,21 @@ extern "C" fn leave() {
         return;
     }
     let _ = std::panic::catch_unwind(|| {
-        let departed = LIVE.handles().into_iter().filter(|&handle| depart(handle)).count();
-        if departed > 0 && MEETING_PLACE.load(Ordering::Relaxed) {
-            thread::sleep(PASSING_ON);
+        LIVE.handles().into_iter().for_each(depart);
+        let departure = *DEPARTURE.lock().unwrap_or_else(PoisonError::into_inner);
+        if MEETING_PLACE.load(Ordering::Relaxed)
+            && let Some(departure) = departure
+        {
+            thread::sleep(PASSING_ON.saturating_sub(departure.elapsed()));
         }
     });
 }
 
-/// Drops the communicator unless something goes on in it: waiting for that could take for ever. Whether others have
-/// to hear of it.
-fn depart(handle: Handle) -> bool {
-    let Found::Live(live) = LIVE.find(handle) else { return false };
-    if live.state() == Code::InProgress {
-        return false;
+/// Drops the communicator unless something goes on in it: waiting for that could take for ever.
+fn depart(handle: Handle) {
+    let Found::Live(live) = LIVE.find(handle) else { return };
+    if live.state() != Code::InProgress {
+        departs(&live);
+        LIVE.remove(handle);
     }
-    LIVE.remove(handle);
-    live.world > 1
 }

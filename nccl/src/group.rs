@@ -299,6 +299,11 @@ unsafe fn run_calls(mut calls: Vec<(Arc<Live>, RawGroup)>) -> Outcome {
         unsafe { live.callable()?.run_raw_group(group)? };
         return Ok(Code::Success);
     }
+    // What the others start may wait for it.
+    for (live, group) in &calls {
+        live.callable()?;
+        group.check()?;
+    }
     let mut outcome = Ok(Code::Success);
     let mut started = Vec::new();
     for (live, group) in calls {

@@ -1,6 +1,6 @@
 //! Making communicators.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use annulus::bootstrap::MAX_WORLD;
@@ -61,7 +61,7 @@ pub(crate) fn unique_id(out: Out<UniqueId>) -> Outcome {
         Some(address) => at_address(address.trim())?,
         None => annulus::UniqueId::new().map_err(annulus::Error::from)?.to_bytes(),
     };
-    out.write(UniqueId { internal: bytes.map(|byte| byte as c_char) });
+    out.write(UniqueId::of(bytes));
     Ok(Code::Success)
 }
 
@@ -98,8 +98,7 @@ pub(crate) unsafe fn init_rank(
     };
     let (rank, world) = rank_of(rank, world)?;
     let settings = settings_for(&options)?;
-    let id = id.internal.map(|byte| byte as u8);
-    let meet = Meet::read(&id, rank, world)?;
+    let meet = Meet::read(&id.bytes(), rank, world)?;
     let live = insert(rank, world, 0, options)?;
     out.write(live.handle);
     let handle = live.handle;
@@ -221,7 +220,10 @@ pub(crate) unsafe fn split(
 
 /// # Safety
 /// `config` is null or as [`Options::read`] wants it.
-unsafe fn child_options(config: *const Config, parent: &Live) -> Result<Options, Failure> {
+pub(crate) unsafe fn child_options(
+    config: *const Config,
+    parent: &Live,
+) -> Result<Options, Failure> {
     if config.is_null() {
         return Ok(parent.options.clone());
     }
@@ -230,7 +232,7 @@ unsafe fn child_options(config: *const Config, parent: &Live) -> Result<Options,
 }
 
 /// Gives the child of `parent` a handle.
-fn adopt(
+pub(crate) fn adopt(
     child: Option<Communicator>,
     parent: &Live,
     options: Options,
@@ -258,6 +260,7 @@ fn rank_of(rank: c_int, world: c_int) -> Result<(Rank, usize), Failure> {
 
 fn insert(rank: Rank, world: usize, device: c_int, options: Options) -> Result<Arc<Live>, Failure> {
     crate::exit::leave_in_good_order();
+    log::take_over();
     crate::memory::look_for_driver();
     let inserted = LIVE.insert(|handle| Live::new(handle, rank, world, device, options));
     inserted.map(|(_, live)| live).ok_or_else(|| Failure {

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use annulus::{Collective, CollectiveKind, Communicator};
 
@@ -64,6 +64,32 @@ pub(crate) fn warn(text: &str) {
     if (if level == UNREAD { read_environment() } else { level }) >= WARN {
         write("WARN", text);
     }
+}
+
+/// Takes what the library itself has to say, unless the program has a log of its own.
+pub(crate) fn take_over() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if log::set_logger(&Library).is_ok() {
+            log::set_max_level(log::LevelFilter::Info);
+        }
+    });
+}
+
+/// The library's own log.
+struct Library;
+
+impl log::Log for Library {
+    fn enabled(&self, _metadata: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let text = record.args().to_string();
+        if record.level() <= log::Level::Warn { warn(&text) } else { info(Subsystem::Init, &text) }
+    }
+
+    fn flush(&self) {}
 }
 
 /// `ncclResetDebugInit`: the variables are read again.

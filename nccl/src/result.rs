@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int};
 use std::panic::{self, AssertUnwindSafe};
 
 use annulus::bootstrap::Refusal;
-use annulus::{BootstrapError, Error};
+use annulus::{BootstrapError, Error, GrowError, ShrinkError};
 
 use crate::{last_error, log};
 
@@ -89,6 +89,17 @@ fn code_of(error: &Error) -> Code {
         | Error::Link { .. } => Code::RemoteError,
         Error::Timeout { .. } => Code::Timeout,
         Error::Memory { .. } => Code::SystemError,
+        Error::Shrink { source, .. } => match **source {
+            ShrinkError::OutOfRange { .. } | ShrinkError::Own => Code::InvalidArgument,
+            ShrinkError::Excluded { .. } => Code::InvalidUsage,
+            _ => Code::RemoteError,
+        },
+        Error::Grow { source, .. } => match **source {
+            GrowError::World { .. } => Code::InvalidArgument,
+            GrowError::NoInvitation | GrowError::NotRankZero => Code::InvalidUsage,
+            GrowError::Damaged => Code::RemoteError,
+            _ => Code::SystemError,
+        },
         Error::Bootstrap(error) => match &**error {
             BootstrapError::WorldSize { .. } | BootstrapError::RankOutOfRange { .. } => {
                 Code::InvalidArgument

@@ -12,7 +12,8 @@ use crate::result::enter;
 use crate::types::{CollConfig, Config, EncryptionConfig, SimInfo, Team, UniqueId, WaitSignalDesc};
 use crate::unsupported::{Missing, no_number, no_team, unsupported};
 use crate::{
-    elastic, group, init, last_error, lifetime, log, memory, operators, parameters, result,
+    elastic, environment, group, init, last_error, lifetime, log, memory, operators, parameters,
+    result,
 };
 
 type Data = *const c_void;
@@ -123,7 +124,7 @@ macro_rules! surface {
 const REAL: Status = Status::Real;
 const DEVICE_API: Status = Status::Unsupported(Missing::DeviceApi.reason());
 const WINDOWS: Status = Status::Unsupported(Missing::Windows.reason());
-const ELASTIC: Status = Status::Unsupported(Missing::Elastic.reason());
+const ELASTIC: Status = Status::Note("the root is rank 0");
 const ONE_SIDED: Status = Status::Unsupported(Missing::OneSided.reason());
 const PER_CALL: Status = Status::Note(
     "the configuration is checked; bounds on CTAs have no effect, and an algorithm cannot be forced",
@@ -193,7 +194,7 @@ surface! {
     }
     ncclCommShrink(
         comm: Handle, excluded: *const c_int, count: c_int, child: *mut Handle, config: *const Config, flags: c_int,
-    ) -> c_int [ELASTIC] = call {
+    ) -> c_int [Status::Note("NCCL_SHRINK_ABORT ends the parent on all ranks; lost ranks are excluded too")] = call {
         group::member(|| {
             elastic::shrink(comm, excluded, count, Out::new(child, "newcomm")?, config, flags)
         })
@@ -421,9 +422,9 @@ surface! {
         call { parameters::keys(Out::new(table, "table")?, Out::new(length, "tableLen")?) }
     ncclParamDumpAll() -> () [REAL] = plain { parameters::dump() }
 
-    ncclSetEncryption(_config: *const EncryptionConfig) -> c_int
-        [Status::Unsupported(Missing::Encryption.reason())] =
-        call { unsupported(Missing::Encryption) }
+    ncclSetEncryption(config: *const EncryptionConfig) -> c_int
+        [Status::Note("for communicators made afterwards; the key follows from the unique id, and psk is not used")] =
+        call { environment::set_encryption(config) }
 
     ncclCommWindowRegister(_comm: Handle, _buffer: Buffer, _bytes: usize, _window: *mut Window, _flags: c_int) -> c_int
         [WINDOWS] = call { unsupported(Missing::Windows) }

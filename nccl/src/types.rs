@@ -11,6 +11,16 @@ pub(crate) struct UniqueId {
     pub(crate) internal: [c_char; 128],
 }
 
+impl UniqueId {
+    pub(crate) fn of(bytes: [u8; 128]) -> Self {
+        Self { internal: bytes.map(|byte| byte as c_char) }
+    }
+
+    pub(crate) fn bytes(&self) -> [u8; 128] {
+        self.internal.map(|byte| byte as u8)
+    }
+}
+
 /// `ncclConfig_t` of 2.32: callers of other versions have a part of it, or more.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

@@ -14,10 +14,6 @@ pub(crate) enum Missing {
     Windows,
     /// Put, signal, wait.
     OneSided,
-    /// Encryption that a program asks for.
-    Encryption,
-    /// Excluding and adding ranks.
-    Elastic,
 }
 
 impl Missing {
@@ -28,8 +24,6 @@ impl Missing {
                 "there are no windows: ncclMemAlloc gives memory that peers on the host read in place"
             }
             Self::OneSided => "there are no one-sided operations: use ncclSend and ncclRecv",
-            Self::Elastic => "ranks can be neither excluded nor added yet",
-            Self::Encryption => "sockets are not encrypted yet",
         }
     }
 }

@@ -492,6 +492,14 @@ impl<'buf> Group<'buf> {
         Ok(())
     }
 
+    /// An error if the sends and receives do not fit together.
+    pub(super) fn check_transfers(&self) -> Result<(), Error> {
+        match plan::Exchange::group(self.world, self.rank, self.transfers.clone()) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(refuse(self.rank, CollectiveKind::PointToPoint, &error)),
+        }
+    }
+
     /// The sends and receives, checked.
     pub(super) fn take_exchange(&mut self) -> Result<Exchange, Error> {
         let transfers = std::mem::take(&mut self.transfers);

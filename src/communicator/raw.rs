@@ -208,6 +208,14 @@ impl RawGroup {
         self.group.transfer(data, bytes, dtype, peer, Direction::Receive)
     }
 
+    /// Whether the transfers of the group fit together, as far as one rank can tell.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when received bytes overlap, or what a rank sends itself is not what it receives.
+    pub fn check(&self) -> Result<(), Error> {
+        self.group.check_transfers()
+    }
+
     fn bytes(&self, count: usize, dtype: DataType) -> Result<usize, Error> {
         let bytes = count.checked_mul(dtype.size()).filter(|&bytes| bytes <= isize::MAX as usize);
         bytes.ok_or_else(|| Error::Argument {

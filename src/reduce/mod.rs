@@ -19,7 +19,6 @@ mod avx512;
 #[doc(hidden)]
 pub mod bench;
 mod halves;
-mod identity;
 mod isa;
 mod operator;
 mod pass;
@@ -39,7 +38,6 @@ use halves::HalfFormat;
 use operator::{Maximum, Mean, Minimum, Operator, Product, Scale, Sum};
 use pass::{Elementwise, Operands, Pass, Streaming, portable_pass};
 
-pub(crate) use identity::identity;
 pub(crate) use isa::Isa;
 pub use isa::IsaError;
 pub(crate) use small_float::SmallFloat;

@@ -100,8 +100,29 @@ fn a_lost_rank_is_named() {
 }
 
 #[test]
+fn survivors_go_on_without_a_rank() {
+    lifetimes("shrink");
+}
+
+#[test]
+fn a_communicator_takes_in_a_rank() {
+    lifetimes("grow");
+}
+
+#[test]
 fn beginnings_that_make_no_sense_are_refused() {
     lifetimes("bad_beginnings");
+}
+
+#[test]
+fn memory_of_a_device_is_refused() {
+    let Some(program) = program("lifetimes") else { return };
+    let folder = programs::folder(&format!("driver-{}", std::process::id()));
+    let mut gcc = std::process::Command::new("gcc");
+    gcc.args(["-shared", "-fPIC", "-o"]).arg(folder.join("libcuda.so.1"));
+    succeed(gcc.arg(package().join("tests/c/driver.c")));
+    let path = format!("{}:{}", programs::library().display(), folder.display());
+    succeed(with_library(program).arg("device_memory").env("LD_LIBRARY_PATH", path));
 }
 
 #[test]

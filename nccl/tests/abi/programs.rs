@@ -66,7 +66,7 @@ pub(crate) fn compile_against(
         gcc.arg("-I").arg(folder.as_ref());
     }
     gcc.arg(package().join("tests/c").join(source)).arg("-o").arg(&program);
-    gcc.arg("-L").arg(library).args(["-lnccl", "-lpthread"]);
+    gcc.arg("-L").arg(library).args(["-lnccl", "-lpthread", "-ldl"]);
     let output = gcc.output().expect("gcc");
     assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
     program

@@ -258,6 +258,15 @@ static void arguments(Ranks *ranks) {
   }
 }
 
+/* Transfers that contradict each other are refused before any rank of the group waits for them. */
+static void contradictions(Ranks *ranks) {
+  strcpy(where, "contradictions");
+  int data[4] = {0};
+  OK(ncclGroupStart());
+  for (int i = 0; i < ranks->count; i++) OK(ncclSend(data, 4, ncclInt32, ranks->rank[i], ranks->comm[i], NULL));
+  REFUSED(ncclInvalidArgument, ncclGroupEnd(), "sends itself");
+}
+
 static void memory(Ranks *ranks) {
   strcpy(where, "memory");
   float *data[8];
@@ -299,6 +308,7 @@ static void all(Ranks *ranks) {
   transfers(ranks);
   splits(ranks);
   arguments(ranks);
+  contradictions(ranks);
   memory(ranks);
   strcpy(where, "the end");
   for (int i = ranks->count - 1; i >= 0; i--) {

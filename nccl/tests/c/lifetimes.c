@@ -1,5 +1,6 @@
 /* How communicators begin and end, in peace and otherwise. Usage: lifetimes SCENARIO. */
 #include "ranks.h"
+#include <dlfcn.h>
 
 static double now(void) {
   struct timespec time;
@@ -156,6 +157,101 @@ static void killed(void) {
   OK(ncclCommDestroy(comm));
 }
 
+/* The survivors go on without a rank: one that left when asked to, one that was killed, and one that sits in a call. */
+static void shrink(void) {
+  for (int how = 0; how < 3; how++) {
+    ncclUniqueId id;
+    pid_t family = fork();
+    if (family) {
+      int status = -1;
+      CHECK(waitpid(family, &status, 0) == family && !status);
+      continue;
+    }
+    int rank = as_process(3, &id), value = 1, count, number, excluded[1] = {1}, nobody[1] = {3};
+    snprintf(where, sizeof where, "shrink %d", how);
+    int polled = how == 2, flags = how == 0 ? NCCL_SHRINK_DEFAULT : NCCL_SHRINK_ABORT;
+    ncclResult_t going = polled ? ncclInProgress : ncclSuccess;
+    ncclComm_t comm, child = NULL;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = !polled;
+    EXPECT(going, ncclCommInitRankConfig(&comm, 3, id, rank, &config));
+    CHECK(settled(comm) == ncclSuccess);
+    EXPECT(going, ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
+    CHECK(settled(comm) == ncclSuccess);
+    REFUSED(ncclInvalidArgument, ncclCommShrink(comm, excluded, 0, &child, NULL, flags), "excludeRanksCount");
+    REFUSED(ncclInvalidArgument, ncclCommShrink(comm, nobody, 1, &child, NULL, flags), "holds 3");
+    REFUSED(ncclInvalidArgument, ncclCommShrink(comm, excluded, 1, &child, NULL, 2), "shrinkFlags is 2");
+    if (rank == 1) {
+      if (how == 1) _exit(0);
+      if (how == 2) sleep_ms(2000);
+      OK(ncclCommDestroy(comm));
+      exit(0);
+    }
+    if (how == 1) EXPECT(ncclRemoteError, ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
+    if (how == 2) {
+      /* A call of the parent that never ends. NCCL_SHRINK_ABORT ends it on all ranks, who must be done with others. */
+      sleep_ms(500);
+      EXPECT(ncclInProgress, ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
+      REFUSED(ncclInvalidArgument, ncclCommShrink(comm, excluded, 1, &child, NULL, 0), "previous operation");
+    }
+    EXPECT(going, ncclCommShrink(comm, excluded, 1, &child, NULL, flags));
+    if (polled) CHECK(settled(comm) == ncclSuccess);
+    OK(ncclCommCount(child, &count));
+    OK(ncclCommUserRank(child, &number));
+    CHECK(count == 2 && number == rank / 2);
+    value = 1;
+    EXPECT(going, ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, child, NULL));
+    CHECK(settled(child) == ncclSuccess);
+    CHECK(value == 2);
+    OK(ncclCommDestroy(comm));
+    OK(ncclCommDestroy(child));
+    exit(0);
+  }
+}
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)
+/* Two ranks take in a third. */
+static void grow(void) {
+  ncclUniqueId id, more;
+  int road[2], value = 1, count, number;
+  CHECK(!pipe(road));
+  pid_t newcomer = fork();
+  ncclComm_t comm = NULL, larger = NULL, none;
+  if (!newcomer) {
+    CHECK(read(road[0], &more, sizeof more) == sizeof more);
+    REFUSED(ncclInvalidArgument, ncclCommGrow(NULL, 3, NULL, 2, &larger, NULL), "uniqueId is NULL");
+    OK(ncclCommGrow(NULL, 3, &more, 2, &larger, NULL));
+  } else {
+    int rank = as_process(2, &id);
+    OK(ncclCommInitRank(&comm, 2, id, rank));
+    if (rank == 0) {
+      OK(ncclCommGetUniqueId(comm, &more));
+      REFUSED(ncclInvalidUsage, ncclCommGetUniqueId(comm, &id), "not been used");
+      CHECK(write(road[1], &more, sizeof more) == sizeof more);
+    } else {
+      REFUSED(ncclInvalidUsage, ncclCommGetUniqueId(comm, &id), "rank 0");
+    }
+    REFUSED(ncclInvalidArgument, ncclCommGrow(comm, 2, NULL, -1, &larger, NULL), "nRanks is 2");
+    REFUSED(ncclInvalidArgument, ncclCommGrow(comm, 3, NULL, rank, &larger, NULL), "pass -1");
+    OK(ncclCommGrow(comm, 3, rank ? NULL : &more, -1, &larger, NULL));
+    if (rank == 0) REFUSED(ncclInvalidUsage, ncclCommGrow(comm, 3, &more, -1, &none, NULL), "has been used");
+    /* The old one goes on. */
+    OK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
+    CHECK(value == 2);
+    OK(ncclCommDestroy(comm));
+    value = 1;
+  }
+  OK(ncclCommCount(larger, &count));
+  OK(ncclCommUserRank(larger, &number));
+  CHECK(count == 3 && (newcomer || number == 2));
+  OK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, larger, NULL));
+  CHECK(value == 3);
+  OK(ncclCommDestroy(larger));
+}
+#else
+static void grow(void) {}
+#endif
+
 /* Ranks that meet at an address need no id from each other. */
 static void by_address(void) {
   ncclUniqueId id;
@@ -229,6 +325,25 @@ static void bad_beginnings(void) {
   OK(ncclCommFinalize(NULL));
 }
 
+/* Where a driver is loaded, memory of a device is told from the host's. The driver of the test calls what lies in a marked page
+ * a device's. */
+static void device_memory(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  CHECK(driver);
+  char **marked = dlsym(driver, "device_page");
+  ncclComm_t comm;
+  ncclRedOp_t op;
+  static float host[1024], device[1024];
+  *marked = (char *)device;
+  OK(ncclCommInitAll(&comm, 1, NULL));
+  OK(ncclAllReduce(host, host, 4, ncclFloat, ncclSum, comm, NULL));
+  REFUSED(ncclInvalidUsage, ncclAllReduce(device, device, 4, ncclFloat, ncclSum, comm, NULL), "memory of a device");
+  REFUSED(ncclInvalidUsage, ncclAllReduce(host, device, 4, ncclFloat, ncclSum, comm, NULL), "recvbuff");
+  REFUSED(ncclInvalidUsage, ncclSend(device, 1, ncclFloat, 0, comm, NULL), "sendbuff");
+  REFUSED(ncclInvalidUsage, ncclRedOpCreatePreMulSum(&op, device, ncclFloat, ncclScalarDevice, comm), "scalar");
+  OK(ncclCommDestroy(comm));
+}
+
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 4)
 /* The variables, as a program sees them. */
 static void parameters(void) {
@@ -271,8 +386,8 @@ static void parameters(void) {}
 
 static const struct { const char *name; void (*run)(void); } SCENARIOS[] = {
   SCENARIO(nonblocking), SCENARIO(abort_while_joining), SCENARIO(abort_from_a_thread), SCENARIO(mismatch),
-  SCENARIO(exit_alive), SCENARIO(exit_alive_threads), SCENARIO(killed), SCENARIO(by_address),
-  SCENARIO(bad_beginnings), SCENARIO(parameters),
+  SCENARIO(exit_alive), SCENARIO(exit_alive_threads), SCENARIO(killed), SCENARIO(shrink), SCENARIO(grow), SCENARIO(by_address),
+  SCENARIO(bad_beginnings), SCENARIO(device_memory), SCENARIO(parameters),
 };
 
 int main(int argc, char **argv) {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,6 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
-use super::strangers::{self, Caller, Reason, Strangers};
 use super::{Listeners, Registry, Stream};
 use crate::handshake::{HandshakeError, ServerHandshake};
 use crate::secret::random_bytes;
@@ -31,7 +30,7 @@ const ACCEPT_BATCH: usize = 64;
 #[derive(Debug)]
 pub(super) struct Shared {
     registry: Mutex<Registry>,
-    strangers: Mutex<Strangers>,
+    strangers: AtomicU64,
     /// Nobody can be let in, because the process has no descriptors left.
     starved: AtomicBool,
     stopping: AtomicBool,
@@ -43,8 +42,8 @@ impl Shared {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn strangers(&self) -> MutexGuard<'_, Strangers> {
-        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn strangers(&self) -> u64 {
+        self.strangers.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_starved(&self) -> bool {
@@ -58,8 +57,8 @@ impl Shared {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    fn count_stranger(&self, caller: Caller, reason: Reason) {
-        self.strangers().count(caller, reason, Instant::now());
+    fn count_stranger(&self) {
+        self.strangers.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -79,7 +78,6 @@ pub(super) struct Service {
 
 struct Pending {
     stream: Stream,
-    caller: Caller,
     handshake: ServerHandshake,
     /// The key pair whose public half is the nonce, where the client may want a session.
     ephemeral: Option<Ephemeral>,
@@ -99,7 +97,7 @@ impl Service {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared {
             registry: Mutex::default(),
-            strangers: Mutex::new(Strangers::new(strangers::INTERVAL)),
+            strangers: AtomicU64::new(0),
             starved: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             wake,
@@ -136,7 +134,6 @@ impl Service {
             }
             // First, so that nobody who is late gets in because this thread was late itself.
             self.drop_late();
-            self.shared.strangers().report(Instant::now());
             for event in &events {
                 match event.data.u64() {
                     WAKE => {}
@@ -150,19 +147,16 @@ impl Service {
             }
             self.listen_again();
         }
-        self.shared.strangers().finish(Instant::now());
     }
 
-    fn accept_batch(&mut self, accept: impl Fn(&Listeners) -> io::Result<(Stream, Caller)>) {
+    fn accept_batch(&mut self, accept: impl Fn(&Listeners) -> io::Result<Option<Stream>>) {
         for _ in 0..ACCEPT_BATCH {
             match accept(&self.listeners) {
-                Ok((_, caller @ Caller::Unix { uid, .. })) if uid != own_user() => {
-                    self.shared.count_stranger(caller, Reason::OtherUser);
-                }
-                Ok((stream, caller)) => {
+                Ok(Some(stream)) => {
                     self.shared.starved.store(false, Ordering::Relaxed);
-                    self.admit(stream, caller);
+                    self.admit(stream);
                 }
+                Ok(None) => self.shared.count_stranger(),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
@@ -177,11 +171,11 @@ impl Service {
         }
     }
 
-    fn admit(&mut self, stream: Stream, caller: Caller) {
+    fn admit(&mut self, stream: Stream) {
         if self.pending.len() >= MAX_PENDING
             && let Some((_, mut oldest)) = self.pending.pop_first()
         {
-            self.shared.count_stranger(oldest.caller, Reason::Crowded);
+            self.shared.count_stranger();
             oldest.handshake.dismiss();
             let _ = oldest.send();
             oldest.finish_cleanly();
@@ -194,8 +188,7 @@ impl Service {
         self.next_token += 1;
         let handshake = ServerHandshake::new(nonce);
         let deadline = Instant::now() + self.handshake_time;
-        self.pending
-            .insert(token, Pending { stream, caller, handshake, ephemeral: None, deadline });
+        self.pending.insert(token, Pending { stream, handshake, ephemeral: None, deadline });
     }
 
     /// Reads what a pending connection has sent, and answers.
@@ -208,16 +201,12 @@ impl Service {
                     self.hand_on(pending);
                 }
             }
-            Err(dropped) => {
-                let Some(pending) = self.pending.remove(&token) else { return };
-                match dropped {
-                    Dropped::Stranger(reason) => {
-                        self.shared.count_stranger(pending.caller, reason);
-                    }
-                    Dropped::Peer(error) => {
-                        log::debug!("{} cannot come in: {error}", pending.caller);
-                    }
-                }
+            Err(Dropped::Stranger) => {
+                self.shared.count_stranger();
+                self.pending.remove(&token);
+            }
+            Err(Dropped::Peer) => {
+                self.pending.remove(&token);
             }
         }
     }
@@ -240,13 +229,6 @@ impl Service {
             return;
         }
         if let Some(handler) = handler {
-            log::debug!(
-                "rank {} has connected to rank {} from {} for purpose {}",
-                hello.rank,
-                hello.target,
-                pending.caller,
-                hello.purpose
-            );
             // A handler that panics loses its own connection and nobody else's.
             let _ =
                 catch_unwind(AssertUnwindSafe(|| handler.accepted(hello, pending.stream, session)));
@@ -258,15 +240,14 @@ impl Service {
         while let Some(oldest) = self.pending.first_entry()
             && oldest.get().deadline <= now
         {
-            let caller = oldest.remove().caller;
-            self.shared.count_stranger(caller, Reason::Late);
+            oldest.remove();
+            self.shared.count_stranger();
         }
     }
 
     fn time_to_next_deadline(&self) -> Option<Timespec> {
         let oldest = self.pending.first_key_value().map(|(_, pending)| pending.deadline);
-        let report = self.shared.strangers().next_report();
-        let next = oldest.into_iter().chain(self.paused_until).chain(report).min()?;
+        let next = oldest.into_iter().chain(self.paused_until).min()?;
         let left = next.saturating_duration_since(Instant::now());
         Timespec::try_from(left).ok()
     }
@@ -307,9 +288,9 @@ impl Service {
 /// Why a connection is dropped before it has proved itself.
 enum Dropped {
     /// It is none of ours.
-    Stranger(Reason),
-    /// It may be one of ours that cannot come in yet, and has been told why.
-    Peer(HandshakeError),
+    Stranger,
+    /// It is one of ours that cannot come in, and has been told why.
+    Peer,
 }
 
 impl Pending {
@@ -322,11 +303,11 @@ impl Pending {
             }
             let wanted = self.handshake.wants().min(buffer.len());
             let count = match self.stream.read(&mut buffer[..wanted]) {
-                Ok(0) => return Err(Dropped::Stranger(Reason::BrokeOff)),
+                Ok(0) => return Err(Dropped::Stranger),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return Err(Dropped::Stranger(Reason::BrokeOff)),
+                Err(_) => return Err(Dropped::Stranger),
             };
             let ephemeral = &mut self.ephemeral;
             let lookup = |key| {
@@ -339,14 +320,14 @@ impl Pending {
                 Some((secret, ephemeral.as_ref().map(Ephemeral::public)))
             };
             let outcome = self.handshake.receive_choosing(&buffer[..count], lookup);
-            self.send().map_err(|_| Dropped::Stranger(Reason::BrokeOff))?;
+            self.send().map_err(|_| Dropped::Stranger)?;
             match outcome {
                 Ok(_) => {}
-                Err(error @ (HandshakeError::UnknownKey(_) | HandshakeError::Version { .. })) => {
+                Err(HandshakeError::UnknownKey(_) | HandshakeError::Version { .. }) => {
                     self.finish_cleanly();
-                    return Err(Dropped::Peer(error));
+                    return Err(Dropped::Peer);
                 }
-                Err(error) => return Err(Dropped::Stranger(Reason::Handshake(error))),
+                Err(_) => return Err(Dropped::Stranger),
             }
         }
     }
@@ -369,24 +350,21 @@ impl Pending {
     }
 }
 
-fn accept_tcp(listener: &TcpListener) -> io::Result<(Stream, Caller)> {
-    let (stream, address) = listener.accept()?;
+fn accept_tcp(listener: &TcpListener) -> io::Result<Option<Stream>> {
+    let (stream, _) = listener.accept()?;
     stream.set_nonblocking(true)?;
-    // A listener for IPv6 shows callers by IPv4 as mapped addresses.
-    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-    Ok((Stream::Tcp(stream), Caller::Tcp(address)))
+    Ok(Some(Stream::Tcp(stream)))
 }
 
-fn accept_unix(listener: &UnixListener) -> io::Result<(Stream, Caller)> {
+/// `None`: a process of another user.
+fn accept_unix(listener: &UnixListener) -> io::Result<Option<Stream>> {
     let (stream, _) = listener.accept()?;
     let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+    if peer.uid != rustix::process::geteuid() {
+        return Ok(None);
+    }
     stream.set_nonblocking(true)?;
-    let caller = Caller::Unix { pid: peer.pid.as_raw_nonzero().get(), uid: peer.uid.as_raw() };
-    Ok((Stream::Unix(stream), caller))
-}
-
-fn own_user() -> u32 {
-    rustix::process::geteuid().as_raw()
+    Ok(Some(Stream::Unix(stream)))
 }
 
 impl Stream {
