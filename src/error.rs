@@ -63,6 +63,17 @@ pub enum Error {
         /// What its peer called.
         theirs: Description,
     },
+    /// Ranks wait for each other in a circle, so that none of their calls can ever end. The communicator is broken.
+    #[error(
+        "{}: none of these calls can end: all ranks must make the same calls in the same order, and sends and receives that wait for each other belong into one group",
+        circle(cycle)
+    )]
+    Deadlock {
+        /// The rank that noticed.
+        rank: Rank,
+        /// The ranks, each of which waits for the next, and the last for the first.
+        cycle: Vec<Stuck>,
+    },
     /// The call did not end in time. The communicator is broken.
     #[error(
         "rank {rank}: {call} did not end within {waited:.1?}: still waiting for {}: raise ANNULUS_TIMEOUT if they are only slow",
@@ -103,6 +114,27 @@ pub enum Error {
         peer: Rank,
         /// Its error.
         message: String,
+    },
+    /// A call needs something of a rank that has [joined](crate::Communicator::join). The communicator is broken.
+    #[error("rank {rank}: {what} has joined (it called join, having run out of input): {remedy}")]
+    RankJoined {
+        /// The rank that says so.
+        rank: Rank,
+        /// The rank that has joined.
+        joined: Rank,
+        /// Which call.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// This rank has [joined](crate::Communicator::join), and cannot learn any more what the others call. The
+    /// communicator is broken.
+    #[error(
+        "rank {rank}: join cannot end: the root's process, which passes on who has joined, has ended: keep it until all ranks are through"
+    )]
+    CutOff {
+        /// The rank.
+        rank: Rank,
     },
     /// [`Communicator::abort`](crate::Communicator::abort) was called.
     #[error("rank {rank} aborted the communicator")]
@@ -192,6 +224,25 @@ impl fmt::Display for Last<'_> {
             None => write!(f, "last operation unknown"),
         }
     }
+}
+
+/// A rank that cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stuck {
+    /// The rank.
+    pub rank: Rank,
+    /// The call that it is in.
+    pub call: Description,
+    /// The rank that it waits for.
+    pub waits_for: Rank,
+}
+
+fn circle(cycle: &[Stuck]) -> String {
+    let one = |Stuck { rank, call, waits_for }: &Stuck| {
+        format!("rank {rank} waits for rank {waits_for} in {call}")
+    };
+    cycle.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn list(missing: &[Missing]) -> String {

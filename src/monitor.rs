@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use annulus_plan::{Fingerprint, Rank};
+use annulus_plan::{Direction, Fingerprint, Rank};
 
 /// Somebody who wants to know of calls that wait.
 pub(crate) trait Observer: Send + Sync {
@@ -22,23 +22,47 @@ pub(crate) struct Wait<'a> {
     /// For how long nothing has moved.
     pub(crate) quiet: Duration,
     /// The call; of a group of sends and receives, one of its messages.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for observers that tell others"))]
     pub(crate) fingerprint: Fingerprint,
-    blocked_on: &'a mut dyn FnMut() -> Vec<Rank>,
+    blocked_on: &'a mut dyn FnMut() -> Vec<Blockage>,
 }
 
 impl<'a> Wait<'a> {
     pub(crate) fn new(
         quiet: Duration,
         fingerprint: Fingerprint,
-        blocked_on: &'a mut dyn FnMut() -> Vec<Rank>,
+        blocked_on: &'a mut dyn FnMut() -> Vec<Blockage>,
     ) -> Self {
         Self { quiet, fingerprint, blocked_on }
     }
 
+    /// What blocks it, in the order of peers. Takes a walk over the plan.
+    pub(crate) fn blockages(&mut self) -> Vec<Blockage> {
+        (self.blocked_on)()
+    }
+
     /// The ranks whose messages have not come, or whose links have no room, in order. Takes a walk over the plan.
     pub(crate) fn blocked_on(&mut self) -> Vec<Rank> {
-        (self.blocked_on)()
+        Blockage::peers(&self.blockages())
+    }
+}
+
+/// A link on which a run cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Blockage {
+    pub(crate) peer: Rank,
+    /// Whether a message from there has not come, or one to there finds no room, or has not been taken.
+    pub(crate) direction: Direction,
+    /// Of all-to-all-v, and of sends and receives: count of the message, and its sequence number.
+    pub(crate) message: Option<(u64, u32)>,
+}
+
+impl Blockage {
+    /// The peers, once each, in order.
+    pub(crate) fn peers(blockages: &[Self]) -> Vec<Rank> {
+        let mut peers: Vec<Rank> = blockages.iter().map(|blockage| blockage.peer).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
     }
 }
 
@@ -98,7 +122,9 @@ mod tests {
             Box::new(Diary(lines.clone())),
         ]);
         let quiet = Duration::from_millis(2);
-        monitor.look(&mut Wait::new(quiet, Fingerprint::default(), &mut || vec![1, 4]));
+        let to = |peer| Blockage { peer, direction: Direction::Send, message: None };
+        let blocked = vec![to(1), to(4), to(4)];
+        monitor.look(&mut Wait::new(quiet, Fingerprint::default(), &mut || blocked.clone()));
         monitor.resumed();
         let lines = lines.lock().expect("no panic");
         assert_eq!(*lines, ["2ms for [1, 4] in 0", "2ms for [1, 4] in 0", "resumed", "resumed"]);

@@ -4,6 +4,7 @@
 pub mod doctor;
 pub mod explain;
 pub mod launch;
+pub mod logging;
 pub mod perf;
 mod size;
 pub mod status;

@@ -145,6 +145,18 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// candle refused an operation.
+    #[cfg(feature = "candle")]
+    #[error("candle: {0}")]
+    Candle(Arc<candle_core::Error>),
+    /// The ranks' weights are not the same bits. Every rank gets this error.
+    #[error(
+        "rank {rank} has other weights than rank 0: all ranks must step by the same gradients with the same optimizer"
+    )]
+    WeightsDiffer {
+        /// The first rank that differs from rank 0.
+        rank: Rank,
+    },
     /// A setting makes no sense.
     #[error("{setting}: {problem}")]
     Setting {
@@ -153,8 +165,14 @@ pub enum Error {
         /// What is wrong, and what would be right.
         problem: String,
     },
+    /// A request to [`Replicas`](crate::Replicas) has no answer.
+    #[error("replicas: {problem}")]
+    Replicas {
+        /// Why.
+        problem: String,
+    },
     /// The system refused a thread.
-    #[error("cannot start the reducer's thread: {0}")]
+    #[error("cannot start a thread: {0}")]
     Thread(Arc<std::io::Error>),
     /// A hook, or the reducer itself, panicked while it reduced a bucket; its message was printed.
     #[error("reducing bucket {bucket} panicked: the reducer cannot be used any longer")]

@@ -5,6 +5,8 @@
 //! * [`DistributedSampler`], [`EvaluationSampler`] and [`Shard`] say which samples a rank sees.
 //! * [`Metrics`] combines losses and counts, [`LossScaler`] keeps small floats in range, [`GlobalBatch`] and [`Warmup`]
 //!   are the arithmetic of learning rates.
+//! * [`hooks`] say how a bucket becomes an average; [`ShardedOptimizer`] divides the optimizer's state among the ranks.
+//! * [`Replicas`] spreads requests over copies of a model, for inference.
 //! * [`Checkpoint`] keeps state on disk; [`StepReport`] and [`Trace`] say where the time goes.
 //!
 //! Everything travels through the public interface of [`annulus::Communicator`].
@@ -22,8 +24,10 @@ mod loss_scale;
 mod metrics;
 mod model;
 mod reducer;
+mod replicas;
 mod report;
 mod sampler;
+mod sharded;
 mod trace;
 
 pub use agreement::broadcast_values;
@@ -35,6 +39,8 @@ pub use loss_scale::LossScaler;
 pub use metrics::{Metrics, ReducedMetrics};
 pub use model::{Model, Parameter};
 pub use reducer::{Averaging, BucketLayout, GradientBucket, Member, Options, Reducer, Unused};
+pub use replicas::{Answer, Replicas};
 pub use report::{NonFinite, RankTimes, StepReport, Totals};
 pub use sampler::{DistributedSampler, EvaluationSampler, Seeding, Shard, Tail};
+pub use sharded::{AdamW, Elementwise, Sgd, ShardedOptimizer};
 pub use trace::Trace;

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::{DataType, ReduceKind, ReduceOp};
+use crate::{DataType, Fingerprint, ReduceKind, ReduceOp};
 
 /// A rank's number in its communicator, from 0.
 pub type Rank = usize;
@@ -231,6 +231,32 @@ impl Collective {
             world,
             in_place: false,
         }
+    }
+
+    /// The call of `world` ranks that has this fingerprint, not in place; `None`: there is none, or it is an all-to-all-v or a
+    /// send, whose fingerprint does not say all.
+    pub fn from_fingerprint(fingerprint: Fingerprint, world: usize) -> Option<Self> {
+        let (kind, dtype) = (fingerprint.kind()?, fingerprint.dtype()?);
+        let (op, root) = (fingerprint.op(), fingerprint.root());
+        let count = usize::try_from(fingerprint.count()).ok()?;
+        let complete = match kind {
+            CollectiveKind::AllToAllV | CollectiveKind::PointToPoint => false,
+            CollectiveKind::Barrier => return Some(Self::barrier(world)),
+            _ => kind.reduces() == op.is_some() && kind.rooted() == root.is_some(),
+        };
+        if !complete || root.is_some_and(|root| root >= world) {
+            return None;
+        }
+        let bytes = count.checked_mul(dtype.size())?.checked_mul(world)?;
+        (bytes <= isize::MAX as usize).then_some(Self {
+            kind,
+            dtype,
+            op,
+            root,
+            count,
+            world,
+            in_place: false,
+        })
     }
 
     /// The same call, by a rank whose input and output coincide as the collective allows

@@ -71,6 +71,37 @@ impl Fingerprint {
         Self { order: self.order & 0xffff_ffff | sequence << 32, ..self }
     }
 
+    /// Which collective; `None`: there is no such one.
+    pub fn kind(self) -> Option<CollectiveKind> {
+        CollectiveKind::from_code((self.call >> 8) as u8)
+    }
+
+    /// Number of elements.
+    pub fn count(self) -> u64 {
+        self.call >> 16
+    }
+
+    /// The lower half of the sequence number.
+    pub fn sequence(self) -> u32 {
+        (self.order >> 32) as u32
+    }
+
+    /// The root, if there is one.
+    pub fn root(self) -> Option<Rank> {
+        let root = self.order >> 8 & NO_ROOT;
+        (root != NO_ROOT).then_some(root as Rank)
+    }
+
+    /// Element type; `None`: there is no such one.
+    pub(crate) fn dtype(self) -> Option<DataType> {
+        DataType::from_code(self.call as u8)
+    }
+
+    /// Operator, if there is one, and it is known.
+    pub(crate) fn op(self) -> Option<ReduceKind> {
+        ReduceKind::from_code(self.order as u8)
+    }
+
     /// What the other rank called, for messages. Unknown codes, from a damaged message, print as numbers.
     pub fn describe(self) -> Description {
         Description(self)
@@ -80,6 +111,13 @@ impl Fingerprint {
 /// Prints a [`Fingerprint`] the way [`Collective`] prints, with its sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description(Fingerprint);
+
+impl Description {
+    /// What it describes.
+    pub fn fingerprint(self) -> Fingerprint {
+        self.0
+    }
+}
 
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -110,6 +148,34 @@ impl fmt::Display for Description {
 mod tests {
     use super::*;
     use crate::ReduceOp;
+
+    #[test]
+    fn a_call_comes_back_from_its_fingerprint() {
+        let (dtype, op) = (DataType::F64, ReduceOp::Avg);
+        let calls = [
+            Collective::all_reduce(4, dtype, op, 9),
+            Collective::reduce(4, dtype, op, 3, 9),
+            Collective::broadcast(4, dtype, 0, 9),
+            Collective::all_gather(4, dtype, 0),
+            Collective::reduce_scatter(4, dtype, op, 9),
+            Collective::all_to_all(4, dtype, 9),
+            Collective::gather(4, dtype, 1, 9),
+            Collective::scatter(4, dtype, 2, 9),
+            Ok(Collective::barrier(4)),
+        ];
+        for call in calls.map(|call| call.expect("valid")) {
+            let fingerprint = Fingerprint::new(&call, 1 << 33 | 5, 1);
+            assert_eq!(Collective::from_fingerprint(fingerprint, 4), Some(call));
+            assert_eq!(fingerprint.sequence(), 5);
+            if call.root() == Some(3) {
+                assert_eq!(Collective::from_fingerprint(fingerprint, 3), None, "no such root");
+            }
+        }
+        let exchange = Fingerprint { call: 6 << 8, ..Fingerprint::default() };
+        assert_eq!(Collective::from_fingerprint(exchange, 4), None);
+        let unknown = Fingerprint { call: 200 << 8, order: u64::MAX, tag: 0 };
+        assert_eq!(Collective::from_fingerprint(unknown, 4), None);
+    }
 
     #[test]
     fn describes_the_call() {

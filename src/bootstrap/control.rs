@@ -10,6 +10,7 @@ use annulus_plan::Rank;
 use super::agreement::{Outcome, RankSet};
 use super::desk::{Desk, Unanswered};
 use super::notice::{Dispatch, Event, Loss, Notice, Report};
+use super::stall::Hop;
 
 /// Called with each notice, on a thread of the library's own: it must not block, and the notices of all
 /// communicators of the process wait while it runs.
@@ -42,6 +43,13 @@ impl Control {
     pub fn report(&self, report: Report) {
         if let Some(desk) = &self.desk {
             desk.tell_root(Event::Report { tag: self.tag, report });
+        }
+    }
+
+    /// Tells the job's rank `to` which ranks need it in this communicator. Does not block.
+    pub(super) fn stalled(&self, to: u32, chain: Vec<Hop>) {
+        if let Some(desk) = &self.desk {
+            desk.tell_root(Event::Stalled { tag: self.tag, to, chain });
         }
     }
 
@@ -102,6 +110,11 @@ pub(super) struct Subscriber {
 }
 
 impl Subscriber {
+    /// Whether it is the communicator `tag`'s.
+    pub(super) fn is_of(&self, tag: u64) -> bool {
+        self.tag == tag
+    }
+
     pub(super) fn root_lost(&self) {
         (self.on_notice)(Notice::RootLost);
     }
@@ -135,7 +148,22 @@ impl Subscriber {
             Event::Lost(Loss { noticed, last_operation }) => {
                 Notice::Lost { rank, noticed: noticed.clone(), last_operation: *last_operation }
             }
+            Event::Report { report: Report::Joined { epoch, sequence, order }, .. } => {
+                let (epoch, sequence, order) = (*epoch, *sequence, *order);
+                Notice::Joined { rank, epoch, sequence, order }
+            }
+            Event::Report { report: Report::Announced { sequence, call }, .. } => {
+                Notice::Announced { sequence: *sequence, call: *call }
+            }
             Event::Present => Notice::Present { rank },
+            Event::Report { report: Report::Mismatch { peer, ours, theirs }, .. } => {
+                Notice::Mismatch { rank, peer: *peer, ours: *ours, theirs: *theirs }
+            }
+            Event::Report { report: Report::Deadlock { cycle }, .. } => {
+                Notice::Deadlock { rank, cycle: cycle.clone() }
+            }
+            Event::Stalled { tag, .. } if *tag != self.tag => return,
+            Event::Stalled { chain, .. } => Notice::Stalled { chain: chain.clone() },
             // Only ranks say that.
             Event::Inquiry { .. } | Event::Disowned { .. } => return,
         };

@@ -18,7 +18,7 @@ use super::agreement::{Answer, Ask, Outcome, RankSet};
 use super::connection::{Connection, Inbox};
 use super::control::Subscriber;
 use super::membership::Member;
-use super::notice::{Dispatch, Event, Heartbeat, Loss};
+use super::notice::{Dispatch, Event, Heartbeat, Loss, Report};
 use super::reactor::{Appointment, Reactor, Timer, lock};
 use super::root::{Standby, Succession};
 use super::wire::{FrameKind, WireError, frame};
@@ -93,6 +93,12 @@ pub(super) enum Unanswered {
     Nobody,
     /// The root did not answer before the deadline.
     Silent,
+}
+
+impl State {
+    fn knows(&self, tag: u64) -> bool {
+        self.subscribers.iter().filter_map(Weak::upgrade).any(|subscriber| subscriber.is_of(tag))
+    }
 }
 
 impl Desk {
@@ -189,13 +195,19 @@ impl Desk {
                 state.expelled |= dispatch.rank == self.roster.rank;
                 state.gone.push(dispatch.clone());
             }
+            // There may be many, and who subscribes later is a communicator of another tag.
+            Event::Report { tag, report: Report::Joined { .. } | Report::Announced { .. } }
+                if state.knows(tag) => {}
             Event::Report { .. } => {
                 if state.reports.len() == MAX_KEPT {
                     state.reports.pop_front();
                 }
                 state.reports.push_back(dispatch.clone());
             }
-            Event::Present | Event::Inquiry { .. } | Event::Disowned { .. } => {}
+            Event::Stalled { .. }
+            | Event::Present
+            | Event::Inquiry { .. }
+            | Event::Disowned { .. } => {}
         }
         let subscribers: Vec<_> = state.subscribers.iter().filter_map(Weak::upgrade).collect();
         drop(state);

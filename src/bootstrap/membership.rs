@@ -12,6 +12,7 @@ use annulus_transports::secret::Secret;
 use super::control::{Control, OnNotice, Subscription};
 use super::notice::Notice;
 use super::peers::{Peers, Reach};
+use super::stall::Hop;
 
 /// One rank of a communicator, as every other sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +124,13 @@ impl Membership {
     /// Asks the root whether `peer` is there: a [`Notice`] answers. Does not block. `false`: there is no root to ask any more.
     pub fn inquire(&self, peer: Rank) -> bool {
         self.members.get(peer).is_some_and(|member| self.control.inquire(member.joined_as))
+    }
+
+    /// Tells `peer` which ranks need it. Does not block.
+    pub fn stalled(&self, peer: Rank, chain: Vec<Hop>) {
+        if let Some(member) = self.members.get(peer) {
+            self.control.stalled(member.joined_as, chain);
+        }
     }
 
     /// Where this rank accepts connections; `None` in a world of one.

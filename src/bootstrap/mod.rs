@@ -29,6 +29,7 @@ mod record;
 mod refusal;
 mod root;
 mod shrink;
+mod stall;
 mod wire;
 
 pub use annulus_transports::acceptor::Acceptor;
@@ -46,6 +47,7 @@ pub use peers::{Peers, Segments};
 pub use record::MAX_WORLD;
 pub use refusal::{Claimant, MissingRanks, Refusal};
 pub use shrink::ShrinkError;
+pub use stall::{Hop, MAX_HOPS, Need};
 pub use wire::WireError;
 
 /// Ranks must run the same version of the library.

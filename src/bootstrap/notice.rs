@@ -2,6 +2,7 @@
 
 use annulus_plan::{Fingerprint, Rank};
 
+use super::stall::{Hop, call, chain, put_call, put_chain};
 use super::wire::{Reader, WireError, Writer};
 
 /// Most bytes of a reason; longer ones are cut.
@@ -50,6 +51,47 @@ pub enum Notice {
         /// The rank.
         rank: Rank,
     },
+    /// A rank that makes no progress needs this one, or another that is stuck does for it.
+    Stalled {
+        /// The ranks that are stuck, each because of the next, and the last because of this one.
+        chain: Vec<Hop>,
+    },
+    /// Two ranks have made different calls.
+    Mismatch {
+        /// The rank that noticed.
+        rank: Rank,
+        /// The other.
+        peer: Rank,
+        /// What the one called.
+        ours: Fingerprint,
+        /// What the other called.
+        theirs: Fingerprint,
+    },
+    /// Ranks wait for each other in a circle.
+    Deadlock {
+        /// The rank that noticed.
+        rank: Rank,
+        /// The ranks, each of which waits for the next, and the last for the first.
+        cycle: Vec<Hop>,
+    },
+    /// A rank has joined this communicator's others in answering: see [`Report::Joined`].
+    Joined {
+        /// The rank.
+        rank: Rank,
+        /// How many times it had joined before.
+        epoch: u64,
+        /// How many collectives it had made.
+        sequence: u64,
+        /// Greater than that of all earlier ones.
+        order: u64,
+    },
+    /// There is a collective that ranks which have joined are to answer.
+    Announced {
+        /// Its number.
+        sequence: u64,
+        /// The call.
+        call: Fingerprint,
+    },
     /// The process that relays the notices has ended, or its host cannot be reached any more. The lowest rank that is left takes over;
     /// what is reported until then may reach nobody.
     RootLost,
@@ -68,6 +110,37 @@ pub enum Report {
     Aborted {
         /// Why.
         reason: String,
+    },
+    /// Another rank has made another call.
+    Mismatch {
+        /// That rank, of this communicator.
+        peer: Rank,
+        /// What this rank called.
+        ours: Fingerprint,
+        /// What the other called.
+        theirs: Fingerprint,
+    },
+    /// Ranks wait for each other in a circle.
+    Deadlock {
+        /// The ranks.
+        cycle: Vec<Hop>,
+    },
+    /// This rank has joined: it makes no more collectives of its own, and answers the others'. The root sends it to this
+    /// rank too.
+    Joined {
+        /// How many times it had joined before.
+        epoch: u64,
+        /// How many collectives it had made.
+        sequence: u64,
+        /// Which number the root gave the report, in the order in which reports came; of no account before.
+        order: u64,
+    },
+    /// This rank makes a collective, or has made it, that ranks which have joined are to answer.
+    Announced {
+        /// Its number.
+        sequence: u64,
+        /// The call.
+        call: Fingerprint,
     },
     /// Another rank is lost to this communicator, as this one has noticed first.
     Lost {
@@ -96,6 +169,12 @@ pub(super) enum Event {
     Report {
         tag: u64,
         report: Report,
+    },
+    /// To the job's rank `to` only.
+    Stalled {
+        tag: u64,
+        to: u32,
+        chain: Vec<Hop>,
     },
     Left,
     Lost(Loss),
@@ -130,6 +209,18 @@ impl Dispatch {
                 w.u64(*tag);
                 w.u8((*panicked).into());
             }
+            Event::Report { tag, report: Report::Joined { epoch, sequence, order } } => {
+                w.u8(8);
+                for word in [tag, epoch, sequence, order] {
+                    w.u64(*word);
+                }
+            }
+            Event::Report { tag, report: Report::Announced { sequence, call } } => {
+                w.u8(9);
+                w.u64(*tag);
+                w.u64(*sequence);
+                put_operation(&mut w, Some(*call));
+            }
             Event::Report { tag, report: Report::Broken { reason } } => {
                 w.u8(1);
                 w.u64(*tag);
@@ -145,6 +236,24 @@ impl Dispatch {
                 w.u64(*tag);
                 w.u32(*rank as u32);
                 w.text(noticed, MAX_REASON);
+            }
+            Event::Stalled { tag, to, chain } => {
+                w.u8(5);
+                w.u64(*tag);
+                w.u32(*to);
+                put_chain(&mut w, chain);
+            }
+            Event::Report { tag, report: Report::Mismatch { peer, ours, theirs } } => {
+                w.u8(20);
+                w.u64(*tag);
+                w.u32(*peer as u32);
+                put_call(&mut w, *ours);
+                put_call(&mut w, *theirs);
+            }
+            Event::Report { tag, report: Report::Deadlock { cycle } } => {
+                w.u8(21);
+                w.u64(*tag);
+                put_chain(&mut w, cycle);
             }
             Event::Left => w.u8(3),
             Event::Lost(loss) => {
@@ -181,6 +290,37 @@ impl Dispatch {
                 last_operation: operation(&mut r)?,
                 noticed: r.text(MAX_REASON, "reason")?,
             }),
+            5 => Event::Stalled {
+                tag: r.u64("communicator")?,
+                to: r.u32("rank")?,
+                chain: chain(&mut r)?,
+            },
+            20 => Event::Report {
+                tag: r.u64("communicator")?,
+                report: Report::Mismatch {
+                    peer: r.u32("rank")? as Rank,
+                    ours: call(&mut r)?,
+                    theirs: call(&mut r)?,
+                },
+            },
+            21 => Event::Report {
+                tag: r.u64("communicator")?,
+                report: Report::Deadlock { cycle: chain(&mut r)? },
+            },
+            8 => Event::Report {
+                tag: r.u64("communicator")?,
+                report: Report::Joined {
+                    epoch: r.u64("epoch")?,
+                    sequence: r.u64("sequence")?,
+                    order: r.u64("order")?,
+                },
+            },
+            9 => {
+                let (tag, sequence) = (r.u64("communicator")?, r.u64("sequence")?);
+                let call =
+                    operation(&mut r)?.ok_or(WireError::Value { field: "operation", value: 0 })?;
+                Event::Report { tag, report: Report::Announced { sequence, call } }
+            }
             10 => Event::Report {
                 tag: r.u64("communicator")?,
                 report: Report::Departed { panicked: flag(&mut r, "panicked")? },
@@ -252,12 +392,24 @@ fn flag(r: &mut Reader<'_>, field: &'static str) -> Result<bool, WireError> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::stall::{MAX_HOPS, Need};
     use super::*;
 
     #[test]
     fn dispatches_survive() {
         let reason = "é".repeat(2000);
+        let one = Fingerprint { call: 5, order: 1 << 40, tag: 2 };
+        let hop = |need| Hop { rank: 1, operation: 7, collectives: 6, call: one, peer: 3, need };
+        let needs = [
+            Need::Collective { count: u64::MAX },
+            Need::Send { number: 1 },
+            Need::Receive { number: u32::MAX },
+        ];
+        let hops: Vec<Hop> = needs.into_iter().cycle().take(MAX_HOPS).map(hop).collect();
+        let call = Fingerprint { call: 1, order: 2, tag: 3 };
         for event in [
+            Event::Report { tag: 9, report: Report::Joined { epoch: 1, sequence: 70, order: 3 } },
+            Event::Report { tag: 9, report: Report::Announced { sequence: 1 << 40, call } },
             Event::Left,
             Event::Lost(Loss { noticed: "it fell silent".into(), last_operation: None }),
             Event::Lost(Loss {
@@ -266,6 +418,9 @@ mod tests {
             }),
             Event::Inquiry { about: 70_000 },
             Event::Present,
+            Event::Stalled { tag: 9, to: 2, chain: hops.clone() },
+            Event::Report { tag: 9, report: Report::Deadlock { cycle: hops.clone() } },
+            Event::Report { tag: 9, report: Report::Mismatch { peer: 4, ours: one, theirs: one } },
             Event::Disowned { silence_ms: 5000 },
             Event::Report { tag: 9, report: Report::Departed { panicked: true } },
             Event::Report { tag: 9, report: Report::Lost { rank: 1, noticed: "it left".into() } },
@@ -278,7 +433,7 @@ mod tests {
             let back = Dispatch::decode(&bytes).expect("sound");
             match back.event {
                 Event::Report { report: Report::Broken { reason: cut }, .. } => {
-                    assert!(reason.starts_with(&cut) && cut.len() == MAX_REASON.into());
+                    assert!(reason.starts_with(&cut) && cut.len() == usize::from(MAX_REASON));
                 }
                 other => assert_eq!(other, event),
             }

@@ -133,8 +133,15 @@ impl Peers {
                 lock(&self.state).gone.insert(*rank);
                 self.arrived.notify_all();
             }
-            Notice::Broken { .. } | Notice::Aborted { .. } => self.interrupt(),
-            Notice::Present { .. } | Notice::RootLost => {}
+            Notice::Broken { .. }
+            | Notice::Aborted { .. }
+            | Notice::Mismatch { .. }
+            | Notice::Deadlock { .. } => self.interrupt(),
+            Notice::Present { .. }
+            | Notice::Stalled { .. }
+            | Notice::Joined { .. }
+            | Notice::Announced { .. }
+            | Notice::RootLost => {}
         }
     }
 

@@ -60,6 +60,8 @@ struct State {
     next_seat: u64,
     gather: Gather,
     first_came: Option<Instant>,
+    /// How many times a rank has joined the others in a communicator.
+    joins: u64,
     /// When the present phase ends by itself.
     deadline: Instant,
     /// What the reactor is asked for, so that it keeps nothing of a root that is over.
@@ -172,6 +174,7 @@ impl Root {
                 gather: Gather::new(VERSION),
                 first_came: None,
                 deadline: Instant::now(),
+                joins: 0,
                 appointment: None,
                 gone: BTreeMap::new(),
                 agreements: HashMap::new(),

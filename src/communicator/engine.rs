@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus_plan::{Collective, CollectiveKind, Fingerprint, Rank, Scalar, algorithms};
+use annulus_plan::{Collective, CollectiveKind, Fingerprint, Plan, Rank, Scalar, algorithms};
 use annulus_transports::link::LinkError;
 
 use super::Shared;
 use super::distance::Distance;
 use super::exchange::Exchanges;
+use super::join::{Answers, Numbered, Opening};
 use super::raw::Factor;
 use crate::Error;
 use crate::error::Missing;
@@ -45,6 +46,9 @@ pub(super) struct Engine {
     pub(super) last: Option<Last>,
     distance: Distance,
     pub(super) recorder: Recorder,
+    pub(super) answers: Answers,
+    /// Whether there were calls since the last that waited for everybody.
+    pub(super) unsynchronised: bool,
 }
 
 /// The last collective, if its program can run again as it is.
@@ -86,6 +90,8 @@ impl Engine {
             last: None,
             distance: Distance::default(),
             recorder: Recorder::new(shared.page.clone()),
+            answers: Answers::default(),
+            unsynchronised: false,
         }
     }
 
@@ -111,6 +117,12 @@ impl Engine {
         let program = &mut self.programs.all[last.program];
         self.sequence += 1;
         let fingerprint = call.at(self.sequence);
+        if shared.joining.is_active() {
+            let begun = Numbered { sequence: self.sequence, call: fingerprint };
+            if let Err(error) = shared.joining.begin(begun) {
+                return Some(Err(error));
+            }
+        }
         let considered = match &last.large {
             None => {
                 self.recorder.again();
@@ -152,8 +164,13 @@ impl Engine {
         let mut operation = *operation;
         let fingerprint = Fingerprint::new(&operation.call, self.sequence, shared.tag);
         self.recorder.collective(fingerprint, operation.call.bytes());
+        let begun = Numbered { sequence: self.sequence, call: fingerprint };
+        if shared.joining.is_active() && !self.answers.answering {
+            shared.joining.begin(begun)?;
+        }
         if operation.call.count() == 0 && operation.call.kind() != CollectiveKind::Barrier {
             self.recorder.end();
+            self.made(shared, begun);
             return Ok(());
         }
         if let Some(factor) = operation.factor {
@@ -166,7 +183,11 @@ impl Engine {
         let number = match self.programs.find(&operation.call) {
             Some(number) => number,
             None => {
-                let program = match compile(shared, &operation.call, &mut self.executor) {
+                let opening = (&operation.call, fingerprint);
+                shared.joining.set_opening(Some(Opening::Call(begun)))?;
+                let program = compile(shared, opening, &mut self.executor);
+                shared.joining.set_opening(None)?;
+                let program = match program {
                     Ok(program) => program,
                     Err(error) => return Err(self.fail(shared, error.into(), fingerprint)),
                 };
@@ -193,6 +214,7 @@ impl Engine {
         match outcome {
             Ok(()) => {
                 self.recorder.end();
+                self.made(shared, begun);
                 if operation.factor.is_none() {
                     self.last = Some(Last {
                         call: fingerprint.at(0),
@@ -205,6 +227,25 @@ impl Engine {
                 Ok(())
             }
             Err(failure) => Err(self.fail(shared, failure, fingerprint)),
+        }
+    }
+
+    /// This rank has made a collective, and goes over to the next.
+    #[inline]
+    fn made(&mut self, shared: &Shared, call: Numbered) {
+        if !waits_for_all(call.call) {
+            self.remember(shared, call);
+        } else if self.unsynchronised {
+            shared.joining.forget();
+            self.unsynchronised = false;
+        }
+    }
+
+    /// This rank has made a collective that does not wait for everybody. Who joins may have to be told of it later.
+    pub(super) fn remember(&mut self, shared: &Shared, call: Numbered) {
+        if shared.world > 1 && !self.answers.answering {
+            shared.joining.remember(call);
+            self.unsynchronised = true;
         }
     }
 
@@ -267,18 +308,35 @@ impl Engine {
     }
 }
 
+/// Whether nobody is through with `call` before everybody has begun it.
+fn waits_for_all(call: Fingerprint) -> bool {
+    match call.kind() {
+        Some(CollectiveKind::Barrier) => true,
+        Some(
+            CollectiveKind::AllReduce
+            | CollectiveKind::AllGather
+            | CollectiveKind::ReduceScatter
+            | CollectiveKind::AllToAll,
+        ) => call.count() > 0,
+        _ => false,
+    }
+}
+
 /// Plans `call` and makes the plan ready.
 #[cold]
 fn compile(
     shared: &Shared,
-    call: &Collective,
+    (call, fingerprint): (&Collective, Fingerprint),
     executor: &mut Executor,
 ) -> Result<Program, LinkError> {
     let choice = shared.tuner.choose(call);
     let plan = algorithms::build(call, &choice, shared.rank)
         .expect("the tuner chooses among the algorithms that have a plan for the call");
     let op = call.op().unwrap_or(annulus_plan::ReduceKind::Sum);
-    Program::compile(
+    if let Some(witness) = &shared.witness {
+        witness.opens(fingerprint, &peers(&plan));
+    }
+    let program = Program::compile(
         &plan,
         &Extents::of(call, &plan),
         Kernel::new(call.dtype(), op, call.world()),
@@ -286,7 +344,21 @@ fn compile(
         &mut executor.links,
         &*shared.fabric,
         Instant::now() + shared.timeout,
-    )
+    );
+    if let Some(witness) = &shared.witness {
+        witness.opened();
+    }
+    program
+}
+
+/// The ranks that a plan has messages for or from.
+fn peers(plan: &Plan) -> Vec<Rank> {
+    let steps = plan.lanes.iter().flat_map(|lane| &lane.instructions);
+    let links = steps.flat_map(|step| [step.from(), step.to()]).flatten();
+    let mut peers: Vec<Rank> = links.map(|link| link.peer).collect();
+    peers.sort_unstable();
+    peers.dedup();
+    peers
 }
 
 /// The programs of past calls, found by the call.
@@ -370,12 +442,18 @@ impl Shared {
 
     /// Breaks the communicator, unless it is broken already, and tells the others.
     pub(super) fn break_with(&self, error: Error) -> Error {
+        let first = self.break_unasked(error);
+        self.dump();
+        first
+    }
+
+    /// The same, on a thread that serves others.
+    pub(super) fn break_unasked(&self, error: Error) -> Error {
         let already = self.health.is_broken();
         let first = self.health.break_with(error).clone();
         if !already {
             self.peers.report(&first);
         }
-        self.dump();
         first
     }
 

@@ -12,6 +12,7 @@ use annulus_plan::{Buffer, CollectiveKind, DataType, Fingerprint, Rank, Span};
 
 use super::Shared;
 use super::engine::Engine;
+use super::join::{Numbered, Opening};
 use crate::Error;
 use crate::executor::{Buffers, Extents, Program};
 use crate::reduce::Kernel;
@@ -43,8 +44,6 @@ unsafe impl Send for Exchange {}
 #[derive(Default)]
 pub(super) struct Exchanges {
     programs: HashMap<(plan::Exchange, Vec<usize>), Program>,
-    /// Messages so far to and from each peer, outside collectives. The peer counts the same.
-    counted: HashMap<(Direction, Rank), u64>,
 }
 
 impl Engine {
@@ -63,14 +62,31 @@ impl Engine {
         // The next collective has a record of its own.
         self.last = None;
         let kind = exchange.call.kind();
-        if kind == CollectiveKind::AllToAllV {
+        let collective = if kind == CollectiveKind::AllToAllV {
             self.sequence += 1;
+            let call = all_to_all_v(&exchange.memory, self.sequence, shared.tag);
+            Some(Numbered { sequence: self.sequence, call })
+        } else {
+            None
+        };
+        if shared.joining.is_active() {
+            match collective {
+                Some(call) => shared.joining.begin(call)?,
+                None => shared.joining.begin_exchange(&peers(&exchange.call))?,
+            }
         }
+        let begun = self.record(shared, exchange);
         let key = (exchange.call.clone(), exchange.extents.members.clone());
         if !self.exchanges.programs.contains_key(&key) {
             let choice = shared.tuner.choose_exchange();
             let plan = algorithms::exchange(&exchange.call, &choice)
                 .expect("pairwise plans every exchange");
+            if let Some(witness) = &shared.witness {
+                witness.opens_exchange(begun, exchange.call.transfers());
+            }
+            let opening =
+                collective.map_or_else(|| Opening::Exchange(peers(&exchange.call)), Opening::Call);
+            shared.joining.set_opening(Some(opening))?;
             let program = Program::compile(
                 &plan,
                 &exchange.extents,
@@ -80,10 +96,13 @@ impl Engine {
                 &*shared.fabric,
                 Instant::now() + shared.timeout,
             );
-            let nameless = Fingerprint { tag: shared.tag, ..Fingerprint::default() };
+            if let Some(witness) = &shared.witness {
+                witness.opened();
+            }
+            shared.joining.set_opening(None)?;
             let program = match program {
                 Ok(program) => program,
-                Err(error) => return Err(self.fail(shared, error.into(), nameless)),
+                Err(error) => return Err(self.fail(shared, error.into(), begun)),
             };
             if self.exchanges.programs.len() == MAX_PROGRAMS {
                 self.exchanges.programs.clear();
@@ -91,7 +110,7 @@ impl Engine {
             self.exchanges.programs.insert(key.clone(), program);
         }
         let program = self.exchanges.programs.get_mut(&key).expect("it was just put there");
-        let (sequence, counted) = (self.sequence, &mut self.exchanges.counted);
+        let (sequence, witness) = (self.sequence, shared.witness.as_deref());
         let memory = &exchange.memory;
         program.mark(|direction, peer, span: Span| {
             let dtype = match span.buffer {
@@ -101,24 +120,12 @@ impl Engine {
             let sequence = if kind == CollectiveKind::AllToAllV {
                 sequence
             } else {
-                let counted = counted.entry((direction, peer)).or_insert(0);
-                *counted += 1;
-                *counted
+                witness.map_or(0, |witness| witness.count(direction, peer))
             };
             let count = (span.bytes / dtype.size()) as u64;
             Fingerprint::from_parts(kind, dtype, None, None, count, sequence, shared.tag)
         });
         let fingerprint = program.first_mark().unwrap_or_default();
-        let transfers = exchange.call.transfers();
-        match kind {
-            CollectiveKind::AllToAllV => self
-                .recorder
-                .collective(all_to_all_v(memory, self.sequence, shared.tag), usize::MAX),
-            _ => {
-                let peer = transfers.first().map_or(shared.rank, |transfer| transfer.peer);
-                self.recorder.exchange(fingerprint, peer, transfers.len(), self.sequence);
-            }
-        }
         let buffers = Buffers {
             input: memory.input,
             output: memory.output,
@@ -127,18 +134,62 @@ impl Engine {
         };
         // SAFETY: the program was compiled for these extents, for which the caller vouches.
         let outcome = unsafe { self.executor.run(program, &buffers, fingerprint, &shared.watch()) };
-        match outcome {
-            Ok(()) => {
-                self.recorder.end();
-                Ok(())
-            }
-            Err(failure) => Err(self.fail(shared, failure, fingerprint)),
+        if let Err(failure) = outcome {
+            return Err(self.fail(shared, failure, fingerprint));
         }
+        self.recorder.end();
+        if let Some(call) = collective {
+            self.remember(shared, call);
+        }
+        Ok(())
     }
+}
+
+impl Engine {
+    /// Notes that the exchange begins; returns what it, or its first message, is called.
+    fn record(&mut self, shared: &Shared, exchange: &Exchange) -> Fingerprint {
+        let (call, memory) = (&exchange.call, &exchange.memory);
+        let witness = shared.witness.as_deref();
+        if call.kind() == CollectiveKind::AllToAllV {
+            let fingerprint = all_to_all_v(memory, self.sequence, shared.tag);
+            self.recorder.collective(fingerprint, usize::MAX);
+            if let Some(witness) = witness {
+                witness.all_to_all_v(self.sequence, sends(call, memory));
+            }
+            return fingerprint;
+        }
+        let transfers = call.transfers();
+        let first = transfers.iter().find(|transfer| transfer.bytes > 0).or(transfers.first());
+        let dtype = match first.map(|transfer| transfer.buffer) {
+            Some(Buffer::Member(member)) => memory.dtypes[member],
+            _ => DataType::U8,
+        };
+        let (peer, direction) =
+            first.map_or((shared.rank, Direction::Send), |one| (one.peer, one.direction));
+        let count = first.map_or(0, |transfer| transfer.bytes / dtype.size()) as u64;
+        let number = witness.map_or(0, |witness| witness.counted(direction, peer) + 1);
+        let fingerprint =
+            Fingerprint::from_parts(call.kind(), dtype, None, None, count, number, shared.tag);
+        self.recorder.exchange(fingerprint, peer, transfers.len(), self.sequence);
+        fingerprint
+    }
+}
+
+/// How many elements an all-to-all-v sends to whom.
+fn sends(call: &plan::Exchange, memory: &Memory) -> HashMap<Rank, u64> {
+    let sends = call.transfers().iter().filter(|one| one.direction == Direction::Send);
+    let bytes = memory.dtypes[0].size();
+    sends.map(|transfer| (transfer.peer, (transfer.bytes / bytes) as u64)).collect()
 }
 
 /// The whole call; its messages have counts of their own.
 fn all_to_all_v(memory: &Memory, sequence: u64, tag: u32) -> Fingerprint {
     let (kind, dtype) = (CollectiveKind::AllToAllV, memory.dtypes[0]);
     Fingerprint::from_parts(kind, dtype, None, None, 0, sequence, tag)
+}
+
+/// Whom a send or a receive needs.
+fn peers(call: &plan::Exchange) -> Vec<Rank> {
+    let others = call.transfers().iter().filter(|transfer| transfer.bytes > 0);
+    others.map(|transfer| transfer.peer).filter(|&peer| peer != call.rank()).collect()
 }

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,15 @@ use annulus_transports::proc::Hub;
 use annulus_transports::ring::Geometry;
 use annulus_transports::secret::Secret;
 
+use super::join::{Arrival, Board, Joining, Numbered};
 use super::peers::Peers;
 use super::shrink::Survivor;
 use super::split::{Child, Request};
+use super::witness::{OnWait, Witness};
 use super::{Communicator, Shared, available_cores};
-use crate::bootstrap::{Agreement, MissingRanks, RankSet, ShrinkError};
+use crate::bootstrap::{Agreement, Hop, MissingRanks, RankSet, ShrinkError};
 use crate::config::Transport;
-use crate::flight::{self, Page, Waits};
+use crate::flight;
 use crate::health::Health;
 use crate::monitor::Monitor;
 use crate::{Config, Error, UniqueId};
@@ -60,11 +62,17 @@ struct World {
     health: Arc<Health>,
     tuner: Arc<Tuner>,
     config: Config,
+    /// By rank.
+    witnesses: Mutex<Vec<Weak<Witness>>>,
     /// Splits that not all of their ranks have joined yet, with the number that has.
     splits: Mutex<HashMap<(u64, u32), Forming>>,
     shrinking: Mutex<Shrinking>,
     /// Somebody has asked, or has made what all asked for.
     shrunk: Condvar,
+    /// What each rank knows of joins.
+    boards: Vec<Arc<Board>>,
+    /// How many times a rank has joined. Locked while the boards are told something, so that all hear all in one order.
+    joins: Mutex<u64>,
 }
 
 /// The ranks that ask for a communicator of the survivors, and those of earlier times that have yet to fetch theirs.
@@ -107,18 +115,27 @@ impl World {
             health: Arc::new(Health::new(size)),
             tuner: Arc::new(Tuner::new(topology, config.tuning.clone())),
             config: config.clone(),
+            witnesses: Mutex::new((0..size).map(|_| Weak::new()).collect()),
             splits: Mutex::default(),
             shrinking: Mutex::default(),
             shrunk: Condvar::new(),
+            boards: (0..size).map(|rank| Arc::new(Board::new(rank, size))).collect(),
+            joins: Mutex::new(0),
         }))
     }
 
     fn child(self: &Arc<Self>, rank: Rank) -> Child {
+        let witness = Witness::of(rank, self.size, self.tag);
+        if let Some(witness) = &witness {
+            self.witnesses()[rank] = Arc::downgrade(witness);
+        }
         Child {
+            witness,
             fabric: self.config.checked(Arc::new(self.hub.fabric(rank))),
             health: self.health.clone(),
             observers: Vec::new(),
-            peers: Box::new(LocalPeers { world: self.clone() }),
+            peers: Arc::new(LocalPeers { world: self.clone() }),
+            board: self.boards[rank].clone(),
             tuner: self.tuner.clone(),
             tag: self.tag,
             spin: self.size <= available_cores(),
@@ -128,6 +145,10 @@ impl World {
 }
 
 impl World {
+    fn witnesses(&self) -> MutexGuard<'_, Vec<Weak<Witness>>> {
+        self.witnesses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until all have asked who are still there, and returns what has come of it.
     fn shrink(&self, rank: Rank, exclude: &RankSet) -> Settled {
         let refused = |source| Error::Shrink { rank, source: Arc::new(source) };
@@ -222,6 +243,28 @@ impl Peers for LocalPeers {
         ("this host".to_owned(), std::process::id())
     }
 
+    fn stalled(&self, peer: Rank, chain: Vec<Hop>) {
+        let witness = self.world.witnesses().get(peer).and_then(Weak::upgrade);
+        if let Some(witness) = witness {
+            witness.hear(chain);
+        }
+    }
+
+    fn join(&self, rank: Rank, epoch: u64, sequence: u64) {
+        let mut joins = self.world.joins.lock().unwrap_or_else(PoisonError::into_inner);
+        for board in &self.world.boards {
+            board.arrive(rank, Arrival { epoch, sequence, order: *joins });
+        }
+        *joins += 1;
+    }
+
+    fn announce(&self, call: Numbered) {
+        let _in_order = self.world.joins.lock().unwrap_or_else(PoisonError::into_inner);
+        for board in &self.world.boards {
+            board.hear(call);
+        }
+    }
+
     fn split(&self, request: &Request) -> Result<Child, Error> {
         let mut splits = self.world.splits.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (request.sequence, request.color);
@@ -257,16 +300,24 @@ impl Peers for LocalPeers {
 impl Child {
     /// The whole of what `rank` of `world` ranks shares among its calls.
     pub(super) fn shared(mut self, rank: Rank, world: usize, config: &Config) -> Shared {
-        let page = Page::new(rank, world, self.tag);
-        if let Some(page) = &page {
+        let page = self.witness.as_ref().map(|witness| witness.page().clone());
+        if let (Some(page), Some(witness)) = (&page, &self.witness) {
             self.health.attach(page);
-            self.observers.push(Box::new(Waits(page.clone())));
+            self.observers.push(Box::new(OnWait(witness.clone())));
             if let Some(dump) = &config.dump {
                 flight::dump_on_signal(dump);
             }
         }
+        let joining = Joining {
+            rank,
+            board: self.board,
+            peers: self.peers.clone(),
+            health: self.health.clone(),
+        };
+        self.observers.push(Box::new(joining.clone()));
         Shared {
             page,
+            witness: self.witness,
             rank,
             world,
             tag: self.tag,
@@ -276,6 +327,7 @@ impl Child {
             dumped: AtomicBool::new(false),
             tuner: self.tuner,
             peers: self.peers,
+            joining,
             config: config.clone(),
             timeout: config.timeout,
             spin: self.spin,

@@ -8,6 +8,7 @@ mod engine;
 mod exchange;
 mod group;
 mod grow;
+mod join;
 mod local;
 mod peers;
 mod queue;
@@ -16,6 +17,7 @@ mod remote;
 mod scope;
 mod shrink;
 mod split;
+mod witness;
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +31,7 @@ use annulus_transports::link::Fabric;
 pub use allocation::{Allocation, SharedBytes};
 pub use group::Group;
 pub use grow::GrowError;
+pub use join::Joined;
 pub use raw::{RawCall, RawGroup, read_scalar};
 pub use scope::{Pending, Scope, Started};
 
@@ -37,8 +40,10 @@ use crate::health::Health;
 use crate::monitor::Monitor;
 use crate::{Config, Error, Launch, UniqueId};
 use engine::{Engine, Operation};
+use join::Joining;
 use peers::Peers;
 use queue::Queue;
+use witness::Witness;
 
 /// One rank's membership in a set of ranks that call collectives together.
 ///
@@ -84,10 +89,13 @@ pub(crate) struct Shared {
     monitor: Monitor,
     /// Where this rank's operations are recorded; none in a world of one.
     page: Option<Arc<Page>>,
+    /// What finds out why this rank makes no progress; none in a world of one.
+    witness: Option<Arc<Witness>>,
     /// Whether the records have been dumped because the communicator broke.
     dumped: AtomicBool,
     tuner: Arc<Tuner>,
-    peers: Box<dyn Peers>,
+    peers: Arc<dyn Peers>,
+    joining: Joining,
     config: Config,
     timeout: Duration,
     /// Whether there is a core for each rank of this host.
@@ -200,6 +208,9 @@ impl Communicator {
     fn assemble(shared: Shared) -> Self {
         let engine = Engine::new(&shared);
         let (shared, engine) = (Arc::new(shared), Arc::new(Mutex::new(engine)));
+        if let Some(witness) = &shared.witness {
+            witness.speak_for(&shared);
+        }
         let queue = Queue::new(shared.clone(), engine.clone());
         Self { shared, engine, queue }
     }

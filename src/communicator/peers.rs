@@ -3,8 +3,10 @@
 use annulus_plan::Rank;
 use annulus_transports::secret::Secret;
 
+use super::join::Numbered;
 use super::shrink::Survivor;
 use crate::Error;
+use crate::bootstrap::Hop;
 
 /// The other ranks, seen from one. Only [`shrink`](Self::shrink) blocks.
 pub(super) trait Peers: Send + Sync {
@@ -20,6 +22,15 @@ pub(super) trait Peers: Send + Sync {
     /// Asks the control plane whether `rank` is there; the answer goes to the communicator's health. `false`: nobody
     /// knows more than this rank itself.
     fn inquire(&self, rank: Rank) -> bool;
+
+    /// Tells `peer` which ranks, each stuck because of the next, need it.
+    fn stalled(&self, peer: Rank, chain: Vec<Hop>);
+
+    /// Tells all ranks that `rank`, this one, joins the `epoch`-th time, from 0, after `sequence` collectives.
+    fn join(&self, rank: Rank, epoch: u64, sequence: u64);
+
+    /// Tells all ranks of a call that those which have joined are to answer.
+    fn announce(&self, call: Numbered);
 
     /// How children of a split find each other.
     fn split(&self, request: &super::split::Request) -> Result<super::split::Child, Error>;

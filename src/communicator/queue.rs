@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use super::Shared;
 use super::engine::{Engine, Operation};
 use super::exchange::Exchange;
+use super::join::Joined;
 use crate::Error;
 
 /// The queue of one communicator. Its thread starts with the first call and ends with the communicator.
@@ -36,6 +37,8 @@ struct Waiting {
 pub(super) enum Work {
     Collective(Operation),
     Exchange(Exchange),
+    /// A join, and where its result goes.
+    Join(Arc<OnceLock<Joined>>),
 }
 
 /// What becomes of a queued call.
@@ -137,6 +140,9 @@ impl Work {
             Self::Collective(operation) => unsafe { engine.run(shared, &operation) },
             // SAFETY: as above.
             Self::Exchange(exchange) => unsafe { engine.run_exchange(shared, &exchange) },
+            Self::Join(joined) => engine.join(shared).map(|outcome| {
+                joined.get_or_init(|| outcome);
+            }),
         }
     }
 }

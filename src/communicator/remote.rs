@@ -16,10 +16,12 @@ use annulus_transports::shm::{Arena, Inbox, ShmFabric};
 use annulus_transports::tcp::{self, TcpFabric};
 
 use super::Communicator;
+use super::join::{Arrival, Board, Joining, Numbered};
 use super::peers::Peers;
 use super::shrink::Survivor;
 use super::split::{Child, Request};
-use crate::bootstrap::{Member, Membership, Notice, OnNotice, Options, Report, UniqueId};
+use super::witness::{Witness, hops, stuck};
+use crate::bootstrap::{Hop, Member, Membership, Notice, OnNotice, Options, Report, UniqueId};
 use crate::config::{ConfigError, Transport};
 use crate::health::Health;
 use crate::launch::Launch;
@@ -135,12 +137,22 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
     let health = Arc::new(Health::new(world));
     let topology = topology(&members, share_memory).with_max_chunk_bytes(chunk_bytes);
     let peers = RemotePeers { membership: membership.clone(), config: config.clone() };
-    news.deliver_to(&health, &members);
+    let witness = Witness::of(rank, world, membership.tag());
+    let (peers, board) = (Arc::new(peers), Arc::new(Board::new(rank, world)));
+    news.deliver_to(Reader {
+        health: Arc::downgrade(&health),
+        witness: witness.as_ref().map_or_else(Weak::new, Arc::downgrade),
+        board: Arc::downgrade(&board),
+        peers: Arc::downgrade(&peers),
+        members: members.clone(),
+    });
     Ok(Child {
         fabric,
         health,
+        witness,
         observers: Vec::new(),
-        peers: Box::new(peers),
+        peers,
+        board,
         tuner: Arc::new(Tuner::new(topology, config.tuning.clone())),
         tag: membership.tag(),
         spin: locals.len() <= members[rank].cores,
@@ -179,8 +191,18 @@ impl Peers for RemotePeers {
             Error::RankLost { lost, noticed, .. } => {
                 Report::Lost { rank: *lost, noticed: noticed.clone() }
             }
+            Error::Mismatch { peer, ours, theirs, .. } => Report::Mismatch {
+                peer: *peer,
+                ours: ours.fingerprint(),
+                theirs: theirs.fingerprint(),
+            },
+            Error::Deadlock { cycle, .. } => Report::Deadlock { cycle: hops(cycle) },
             _ => Report::Broken { reason },
         });
+    }
+
+    fn stalled(&self, peer: Rank, chain: Vec<Hop>) {
+        self.membership.stalled(peer, chain);
     }
 
     fn depart(&self, _rank: Rank) {
@@ -195,6 +217,14 @@ impl Peers for RemotePeers {
     fn whereabouts(&self, rank: Rank) -> (String, u32) {
         let member = &self.membership.members()[rank];
         (member.host.clone(), member.pid)
+    }
+
+    fn join(&self, _rank: Rank, epoch: u64, sequence: u64) {
+        self.membership.control().report(Report::Joined { epoch, sequence, order: 0 });
+    }
+
+    fn announce(&self, Numbered { sequence, call }: Numbered) {
+        self.membership.control().report(Report::Announced { sequence, call });
     }
 
     fn split(&self, request: &Request) -> Result<Child, Error> {
@@ -231,7 +261,17 @@ struct News {
 #[derive(Default)]
 struct NewsState {
     kept: Vec<Notice>,
-    reader: Option<(Weak<Health>, Arc<[Member]>)>,
+    reader: Option<Reader>,
+}
+
+/// Who hears the notices. It lives no longer for that.
+#[derive(Clone)]
+struct Reader {
+    health: Weak<Health>,
+    witness: Weak<Witness>,
+    board: Weak<Board>,
+    peers: Weak<RemotePeers>,
+    members: Arc<[Member]>,
 }
 
 impl News {
@@ -240,46 +280,72 @@ impl News {
         let state = news.state.clone();
         let on_notice = move |notice| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            match &state.reader {
-                Some((health, members)) => {
-                    if let Some(health) = health.upgrade() {
-                        tell(&health, members, notice);
-                    }
-                }
-                None => state.kept.push(notice),
-            }
+            let Some(reader) = state.reader.clone() else {
+                state.kept.push(notice);
+                return;
+            };
+            drop(state); // what a witness concludes may lead anywhere
+            reader.tell(notice);
         };
         (news, Arc::new(on_notice))
     }
 
-    fn deliver_to(&self, health: &Arc<Health>, members: &Arc<[Member]>) {
+    fn deliver_to(&self, reader: Reader) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for notice in state.kept.drain(..) {
-            tell(health, members, notice);
+            reader.tell(notice);
         }
-        state.reader = Some((Arc::downgrade(health), members.clone()));
+        state.reader = Some(reader);
     }
 }
 
-fn tell(health: &Health, members: &[Member], notice: Notice) {
-    match notice {
-        Notice::Broken { rank, reason } => {
-            health.break_with(Error::Reported { peer: rank, message: reason });
+impl Reader {
+    fn tell(&self, notice: Notice) {
+        let (Some(health), Some(board)) = (self.health.upgrade(), self.board.upgrade()) else {
+            return;
+        };
+        match notice {
+            Notice::Broken { rank, reason } => {
+                health.break_with(Error::Reported { peer: rank, message: reason });
+            }
+            Notice::Aborted { rank, .. } => {
+                health.break_with(Error::Aborted { rank });
+            }
+            Notice::Left { rank } => health.depart(rank),
+            Notice::Lost { rank, noticed, last_operation } => {
+                let (host, pid) = self
+                    .members
+                    .get(rank)
+                    .map_or_else(Default::default, |member| (member.host.clone(), member.pid));
+                let error =
+                    Error::RankLost { lost: rank, host, pid, last_operation: None, noticed };
+                health.lose(rank, last_operation, error);
+            }
+            Notice::Present { rank } => health.confirm(rank),
+            Notice::Stalled { chain } => {
+                if let Some(witness) = self.witness.upgrade() {
+                    witness.hear(chain);
+                }
+            }
+            Notice::Mismatch { rank, peer, ours, theirs } => {
+                let (ours, theirs) = (ours.describe(), theirs.describe());
+                health.break_with(Error::Mismatch { rank, peer, ours, theirs });
+            }
+            Notice::Deadlock { rank, cycle } => {
+                health.break_with(Error::Deadlock { rank, cycle: stuck(&cycle) });
+            }
+            Notice::Joined { rank, epoch, sequence, order } => {
+                board.arrive(rank, Arrival { epoch, sequence, order });
+                if let Some(peers) = self.peers.upgrade() {
+                    let rank = peers.membership.rank();
+                    // An error is in the communicator's health.
+                    let _ = Joining { rank, board, peers, health }.look_while_opening();
+                }
+            }
+            Notice::Announced { sequence, call } => board.hear(Numbered { sequence, call }),
+            // The ranks of the root's process were lost before, each with a notice of its own, or have left. Data
+            // still flows between the others.
+            Notice::RootLost => board.cut_off(),
         }
-        Notice::Aborted { rank, .. } => {
-            health.break_with(Error::Aborted { rank });
-        }
-        Notice::Left { rank } => health.depart(rank),
-        Notice::Lost { rank, noticed, last_operation } => {
-            let (host, pid) = members
-                .get(rank)
-                .map_or_else(Default::default, |member| (member.host.clone(), member.pid));
-            let error = Error::RankLost { lost: rank, host, pid, last_operation: None, noticed };
-            health.lose(rank, last_operation, error);
-        }
-        Notice::Present { rank } => health.confirm(rank),
-        // The ranks of the root's process were lost before, each with a notice of its own, or have left. Data
-        // still flows between the others.
-        Notice::RootLost => {}
     }
 }

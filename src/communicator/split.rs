@@ -8,7 +8,9 @@ use annulus_plan::tuner::Tuner;
 use annulus_transports::link::Fabric;
 
 use super::Communicator;
+use super::join::Board;
 use super::peers::Peers;
+use super::witness::Witness;
 use crate::Error;
 use crate::health::Health;
 use crate::monitor::Observer;
@@ -30,7 +32,10 @@ pub(super) struct Child {
     pub(super) health: Arc<Health>,
     /// Who wants to know of calls that wait.
     pub(super) observers: Vec<Box<dyn Observer>>,
-    pub(super) peers: Box<dyn Peers>,
+    /// What finds out why this rank makes no progress; none in a world of one.
+    pub(super) witness: Option<Arc<Witness>>,
+    pub(super) peers: Arc<dyn Peers>,
+    pub(super) board: Arc<Board>,
     pub(super) tuner: Arc<Tuner>,
     pub(super) tag: u32,
     pub(super) spin: bool,
@@ -55,15 +60,22 @@ impl Communicator {
     /// # Ok::<(), annulus::Error>(())
     /// ```
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, Error> {
-        let mut table = vec![0_i64; 2 * self.world_size()];
-        self.all_gather_into(&[color.map_or(-1, i64::from), key], &mut table)?;
+        // A rank that has joined contributes zeros, and so is not present.
+        const PRESENT: i64 = 1;
+        let mut table = vec![0_i64; 3 * self.world_size()];
+        self.all_gather_into(&[PRESENT, color.map_or(-1, i64::from), key], &mut table)?;
+        if let Some(joined) = table.chunks_exact(3).position(|entry| entry[0] != PRESENT) {
+            let (rank, what) = (self.rank(), format!("split needs rank {joined}, which"));
+            let remedy = "split before the first rank joins, or after all have joined";
+            return Err(self.shared.break_with(Error::RankJoined { rank, joined, what, remedy }));
+        }
         let sequence = self.shared.splits.fetch_add(1, Ordering::Relaxed);
         let Some(color) = color else { return Ok(None) };
         let mut members: Vec<(i64, Rank)> = table
-            .chunks_exact(2)
+            .chunks_exact(3)
             .enumerate()
-            .filter(|(_, entry)| entry[0] == i64::from(color))
-            .map(|(rank, entry)| (entry[1], rank))
+            .filter(|(_, entry)| entry[1] == i64::from(color))
+            .map(|(rank, entry)| (entry[2], rank))
             .collect();
         members.sort_unstable();
         let ranks: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();

@@ -12,7 +12,7 @@ mod program;
 
 use std::time::{Duration, Instant};
 
-use annulus_plan::{Fingerprint, Rank};
+use annulus_plan::{Direction, Fingerprint, Rank};
 use annulus_transports::link::{LinkError, Sleeper};
 use annulus_transports::memory::Store;
 use annulus_transports::wait::{Next, Waiter};
@@ -22,7 +22,7 @@ pub(crate) use links::Links;
 pub(crate) use program::Program;
 
 use crate::health::Health;
-use crate::monitor::{Monitor, Wait};
+use crate::monitor::{Blockage, Monitor, Wait};
 use lane::{Advance, Context};
 
 /// How many idle turns pass between looks at the clock. The first look is late by the time that so many
@@ -160,7 +160,7 @@ impl Executor {
                 continue;
             }
             idle.turn(&mut self.waiter, &mut *self.sleeper, || {
-                waiting_for(&program.lanes, context.links)
+                blockages(&program.lanes, context.links)
             })?;
             if idle.slept || idle.turns.is_multiple_of(TURNS_PER_PUMP) {
                 for &link in &program.recvs {
@@ -175,7 +175,7 @@ impl Executor {
         }
         // What was sent may still need this process (staged bytes) or the caller's memory (references).
         while let Some(busy) = self.links.first_busy(&program.sends)? {
-            idle.turn(&mut self.waiter, &mut *self.sleeper, || vec![busy])?;
+            idle.turn(&mut self.waiter, &mut *self.sleeper, || vec![unread(&program.lanes, busy)])?;
         }
         Ok(())
     }
@@ -243,7 +243,7 @@ impl<'a> Idle<'a> {
         &mut self,
         waiter: &mut Waiter,
         sleeper: &mut dyn Sleeper,
-        waiting_for: impl FnMut() -> Vec<Rank>,
+        blocked_on: impl FnMut() -> Vec<Blockage>,
     ) -> Result<(), Failure> {
         self.turns = self.turns.wrapping_add(1);
         let mut failure = self.watch.health.is_broken().then_some(Failure::Broken);
@@ -265,7 +265,7 @@ impl<'a> Idle<'a> {
             }
         }
         if look && failure.is_none() {
-            failure = self.look(waiting_for);
+            failure = self.look(blocked_on);
         }
         match failure {
             None => Ok(()),
@@ -274,13 +274,14 @@ impl<'a> Idle<'a> {
     }
 
     /// Looks at the clock and at who has left, and lets the monitor look.
-    fn look(&mut self, mut waiting_for: impl FnMut() -> Vec<Rank>) -> Option<Failure> {
+    fn look(&mut self, mut blocked_on: impl FnMut() -> Vec<Blockage>) -> Option<Failure> {
         let Watch { timeout, health, monitor } = *self.watch;
         let now = Instant::now();
         let waited = now - *self.since.get_or_insert(now);
         let quiet = self.quiet.get_or_insert(Quiet { since: now, suspect: None });
         if health.anybody_departed()
-            && let Some(peer) = waiting_for().into_iter().find(|&peer| health.has_departed(peer))
+            && let Some(peer) =
+                Blockage::peers(&blocked_on()).into_iter().find(|&peer| health.has_departed(peer))
         {
             match quiet.suspect {
                 Some((suspect, since)) if suspect == peer && now - since >= GRACE => {
@@ -291,19 +292,38 @@ impl<'a> Idle<'a> {
             }
         }
         if waited >= timeout {
-            return Some(Failure::Deadline { waited, waiting_for: waiting_for() });
+            return Some(Failure::Deadline { waited, waiting_for: Blockage::peers(&blocked_on()) });
         }
-        monitor.look(&mut Wait::new(now - quiet.since, self.fingerprint, &mut waiting_for));
+        monitor.look(&mut Wait::new(now - quiet.since, self.fingerprint, &mut blocked_on));
         None
     }
 }
 
-/// The peers that the lanes are blocked on.
-fn waiting_for(lanes: &[program::Lane], links: &mut Links) -> Vec<Rank> {
+/// What the lanes are blocked on.
+fn blockages(lanes: &[program::Lane], links: &mut Links) -> Vec<Blockage> {
     let unfinished = lanes.iter().filter(|lane| !lane.is_finished());
-    let mut peers: Vec<Rank> =
-        unfinished.flat_map(|lane| lane.waits_for(links)).flatten().collect();
-    peers.sort_unstable();
-    peers.dedup();
-    peers
+    let mut blockages: Vec<Blockage> = unfinished
+        .flat_map(|lane| {
+            let message = lane.marks.get(lane.next).map(of_message);
+            lane.waits_for(links).into_iter().flatten().map(move |(peer, direction)| Blockage {
+                peer,
+                direction,
+                message,
+            })
+        })
+        .collect();
+    blockages.sort_unstable();
+    blockages.dedup();
+    blockages
+}
+
+/// The last message to `peer`, which has not been taken.
+fn unread(lanes: &[program::Lane], peer: Rank) -> Blockage {
+    let marks = lanes.iter().flat_map(|lane| lane.sent_to(peer));
+    let message = marks.map(of_message).max_by_key(|message| message.1);
+    Blockage { peer, direction: Direction::Send, message }
+}
+
+fn of_message(mark: &Fingerprint) -> (u64, u32) {
+    (mark.call >> 16, (mark.order >> 32) as u32)
 }

@@ -157,13 +157,12 @@ impl Lane {
         self.next == self.steps.len()
     }
 
-    /// The peers that the current step is blocked on: the one whose message has not come, and the one whose link
-    /// has no room.
-    pub(super) fn waits_for(&self, links: &mut Links) -> [Option<Rank>; 2] {
+    /// What the current step is blocked on: the peer whose message has not come, and the one whose link has no room.
+    pub(super) fn waits_for(&self, links: &mut Links) -> [Option<(Rank, Direction)>; 2] {
         let (from, to, bytes) = match self.steps[self.next] {
-            Step::Send { to, .. } => return [Some(to.peer), None],
+            Step::Send { to, .. } => return [Some((to.peer, Direction::Send)), None],
             Step::Recv { from, .. } | Step::RecvReduce { from, .. } => {
-                return [Some(from.peer), None];
+                return [Some((from.peer, Direction::Receive)), None];
             }
             Step::RecvReduceSend { from, to, with, .. } => (from, to, with.bytes),
             Step::RecvCopySend { from, to, dst } => (from, to, dst.bytes),
@@ -173,7 +172,18 @@ impl Lane {
         let arrived = matches!(links.recvs[from.link].try_peek(), Ok(Some(_)));
         let awaits_message = self.done < bytes && !arrived;
         let awaits_room = self.sent < self.done || arrived;
-        [awaits_message.then_some(from.peer), awaits_room.then_some(to.peer)]
+        [
+            awaits_message.then_some((from.peer, Direction::Receive)),
+            awaits_room.then_some((to.peer, Direction::Send)),
+        ]
+    }
+
+    /// What the messages to `peer` say, where each says something of its own.
+    pub(super) fn sent_to(&self, peer: Rank) -> impl Iterator<Item = &Fingerprint> {
+        self.steps.iter().zip(&self.marks).filter_map(move |(step, mark)| match step {
+            Step::Send { to, .. } if to.peer == peer => Some(mark),
+            _ => None,
+        })
     }
 }
 

@@ -27,7 +27,6 @@ mod page;
 mod process;
 mod record;
 mod recorder;
-mod waits;
 
 pub use dump::{Dump, DumpError};
 pub use format::{FormatError, MAX_RECORDS, read_records};
@@ -36,6 +35,6 @@ pub use process::{ProcessError, of_process};
 pub use record::{FlightRecord, Operation, Outcome};
 
 pub(crate) use dump::dump_on_signal;
+pub(crate) use merge::same_call;
 pub(crate) use page::Page;
 pub(crate) use recorder::Recorder;
-pub(crate) use waits::Waits;

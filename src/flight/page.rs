@@ -97,11 +97,6 @@ impl Page {
         self.set(word::BLOCKED_OPERATION, self.get(word::STARTED));
     }
 
-    /// Whether it has been noted for whom the operation under way waits.
-    pub(super) fn knows_for_whom(&self) -> bool {
-        self.get(word::BLOCKED_OPERATION) == self.started()
-    }
-
     /// Notes what broke the communicator.
     pub(crate) fn broke(&self, error: &str) {
         if self.get(word::BROKEN) == 0 {
@@ -121,7 +116,6 @@ impl Page {
         self.get(word::STARTED)
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the comparison of ranks"))]
     /// How many collectives have been started.
     pub(crate) fn collectives(&self) -> u64 {
         let latest = self.get(word::RECORDS).checked_sub(1).and_then(|number| self.read(number));
@@ -134,7 +128,6 @@ impl Page {
         }
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the comparison of ranks"))]
     /// Which collective was number `sequence` here, if it has been started and is still known.
     pub(crate) fn collective(&self, sequence: u64) -> Option<Fingerprint> {
         let (written, started) = (self.get(word::RECORDS), self.started());

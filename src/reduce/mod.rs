@@ -19,6 +19,7 @@ mod avx512;
 #[doc(hidden)]
 pub mod bench;
 mod halves;
+mod identity;
 mod isa;
 mod operator;
 mod pass;
@@ -38,6 +39,7 @@ use halves::HalfFormat;
 use operator::{Maximum, Mean, Minimum, Operator, Product, Scale, Sum};
 use pass::{Elementwise, Operands, Pass, Streaming, portable_pass};
 
+pub(crate) use identity::identity;
 pub(crate) use isa::Isa;
 pub use isa::IsaError;
 pub(crate) use small_float::SmallFloat;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use annulus_cli::doctor::{self, State};
 use annulus_cli::explain::{Question, explain};
 use annulus_cli::launch::{self, Job, MOST_RANKS, Output};
+use annulus_cli::logging;
 use annulus_cli::status::{Query, status};
 use clap::{Args, Parser, Subcommand, value_parser};
 
@@ -44,6 +45,7 @@ struct Run {
 }
 
 fn main() -> ExitCode {
+    logging::start();
     match Cli::parse().command {
         Command::Run(run) => run.start(),
         Command::Doctor => doctor(),

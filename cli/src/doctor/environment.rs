@@ -46,14 +46,17 @@ fn settings() -> Vec<Finding> {
 }
 
 /// What each variable means.
-const KNOWN: [(&str, &str); 28] = [
+const KNOWN: [(&str, &str); 31] = [
     ("ANNULUS_ALGO", "which algorithms may be used"),
     ("ANNULUS_CHANNELS", "how many channels are used"),
     ("ANNULUS_CHUNK", "how large the pieces are that travel, in bytes"),
+    ("ANNULUS_CHECKSUM", "whether messages carry checksums: 0 or 1"),
+    ("ANNULUS_ENCRYPT", "whether TCP links are encrypted: 0 or 1"),
     ("ANNULUS_ISA", "which instructions reduce: portable, avx2 or avx512"),
     ("ANNULUS_LISTEN_FD", "the socket that rank 0 has inherited"),
     ("ANNULUS_LOCAL_RANK", "this rank's number on its host"),
     ("ANNULUS_LOCAL_WORLD_SIZE", "number of ranks on this host"),
+    ("ANNULUS_LOG", "what the commands log: error, warn, info, debug, trace or off"),
     ("ANNULUS_PORT", "the port at which ranks meet"),
     ("ANNULUS_PROTO", "which protocols may be used"),
     ("ANNULUS_RANK", "this rank's number"),

@@ -26,14 +26,15 @@ pub use collective::Test;
 use options::Options;
 use sweep::Verdict;
 
-use crate::launch;
 use crate::size::display;
+use crate::{launch, logging};
 
 /// Runs the benchmark `test` with this process's command line: the whole program.
 ///
 /// Exits with 1 when an element is wrong, when the bandwidth is below `NCCL_TESTS_MIN_BW`, or when the ranks fail;
 /// with 2 when the command line makes no sense.
 pub fn main(test: Test) -> ExitCode {
+    logging::start();
     let options = Options::parse(test, std::env::args());
     let outcome = match Launch::from_env() {
         Ok(launch) => as_rank(test, &options, &launch),

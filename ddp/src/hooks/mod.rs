@@ -1,8 +1,16 @@
 //! How a bucket of gradients becomes the average over all ranks.
 
 mod all_reduce;
+mod compressed;
+mod local_sgd;
+mod power_sgd;
+mod reduce_scatter;
 
 pub use all_reduce::AllReduce;
+pub use compressed::Compressed;
+pub use local_sgd::{LocalSgd, PeriodicAverage, average_values};
+pub use power_sgd::{PowerSgd, PowerSgdSettings};
+pub use reduce_scatter::ReduceScatter;
 
 use annulus::Communicator;
 

@@ -47,16 +47,15 @@ impl Reducer {
         let complaint = progress.complaint.take();
         let mut arrivals = std::mem::take(&mut progress.arrivals);
         drop(progress);
-        let outcome = self.settle(status, &missing, complaint.as_deref());
+        let outcome = self.settle(status, &missing, complaint.as_deref()).and_then(|settled| {
+            arrivals.extend(&missing);
+            self.agree_on_order(&settled.0, whole(arrivals, &generation))?;
+            Ok(settled)
+        });
         let mut progress = shared.progress();
         let report = match outcome {
             Ok((statuses, unused)) => {
-                let mut arrangement = lock(&self.arrangement);
-                if arrangement.order.is_none() && !arrangement.fixed {
-                    arrivals.extend(&missing);
-                    arrangement.order = Some(whole(arrivals, &generation));
-                }
-                arrangement.without.clone_from(&unused);
+                lock(&self.arrangement).without.clone_from(&unused);
                 Ok(self.report(&progress, &statuses, backward_ended, unused))
             }
             Err(error) => {
@@ -161,6 +160,26 @@ impl Reducer {
             self.remember_static(unused.clone());
         }
         Ok((statuses, unused))
+    }
+
+    /// After the first step: in which order the gradients came, on the first rank that takes part.
+    fn agree_on_order(&self, statuses: &[Status], own: Vec<usize>) -> Result<(), Error> {
+        let mut arrangement = lock(&self.arrangement);
+        if arrangement.fixed || arrangement.order.is_some() {
+            return Ok(());
+        }
+        let root = statuses.iter().position(|status| status.alive).unwrap_or(0);
+        let mut order: Vec<u64> = own.iter().map(|&parameter| parameter as u64).collect();
+        self.shared.comm.broadcast(&mut order, root)?;
+        let order: Vec<usize> = order.into_iter().map(|parameter| parameter as usize).collect();
+        // Whatever came, buckets need each parameter once.
+        let sorted = |order: &[usize]| {
+            let mut sorted = order.to_vec();
+            sorted.sort_unstable();
+            sorted
+        };
+        arrangement.order = Some(if sorted(&order) == sorted(&own) { order } else { own });
+        Ok(())
     }
 
     fn remember_static(&self, unused: Vec<usize>) {

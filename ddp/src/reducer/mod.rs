@@ -191,10 +191,9 @@ impl Reducer {
         lock(&self.arrangement).fixed = true;
     }
 
-    /// Begins a backward pass at whose end gradients are averaged over all ranks.
+    /// Begins a backward pass at whose end gradients are averaged over all ranks. Returns at once.
     ///
-    /// `samples` is the size of this rank's batch; [`Averaging::Samples`] needs it. Returns at once, but for the
-    /// second step, in which ranks agree on new buckets.
+    /// `samples` is the size of this rank's batch; [`Averaging::Samples`] needs it.
     ///
     /// # Errors
     /// [`Error::NotFinished`]; [`Error::SamplesUnknown`]; what ended the reducer.
@@ -461,23 +460,25 @@ impl Reducer {
         self.shared.comm.abort();
     }
 
-    /// Puts the buckets together anew, once, after the first step: all ranks by rank 0's order.
+    /// Puts the buckets together anew, once, after the first step: all ranks in the order that they agreed on.
     fn rearrange(&self) -> Result<(), Error> {
         let mut arrangement = lock(&self.arrangement);
         let Some(order) = arrangement.order.take() else { return Ok(()) };
-        if arrangement.fixed {
-            return Ok(());
+        if !std::mem::replace(&mut arrangement.fixed, true) {
+            self.arrange(&order, |old| old + 1)?;
         }
-        arrangement.fixed = true;
+        Ok(())
+    }
+
+    /// Puts the buckets together in this order, if they are not.
+    fn arrange(&self, order: &[usize], number: impl FnOnce(u64) -> u64) -> Result<(), Error> {
         let shared = &*self.shared;
-        let mut order: Vec<u64> = order.into_iter().map(|parameter| parameter as u64).collect();
-        shared.comm.broadcast(&mut order, 0)?;
-        let order: Vec<usize> = order.into_iter().map(|parameter| parameter as usize).collect();
         let world = shared.comm.world_size();
-        let layout = Layout::new(&shared.model, &order, &shared.options.limits(), world);
+        let layout = Layout::new(&shared.model, order, &shared.options.limits(), world);
         let old = shared.generation();
         if layout != old.layout {
-            shared.replace_generation(Generation::new(&shared.comm, old.number + 1, layout)?);
+            let number = number(old.number);
+            shared.replace_generation(Generation::new(&shared.comm, number, layout)?);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use annulus_plan::Rank;
 
 use super::{Phase, Root, Seat, State, Succession};
 use crate::bootstrap::agreement::Rejoin;
-use crate::bootstrap::notice::{Dispatch, Event, Heartbeat, Loss};
+use crate::bootstrap::notice::{Dispatch, Event, Heartbeat, Loss, Report};
 use crate::bootstrap::reactor::Source;
 use crate::bootstrap::wire::{FrameKind, WireError, frame};
 
@@ -27,14 +27,28 @@ impl Root {
 
     pub(super) fn notice(&self, seat: u64, payload: &[u8]) -> Result<(), WireError> {
         let mut dispatch = Dispatch::decode(payload)?;
-        let state = self.state();
-        let Some(Seat { rank: Some(rank), .. }) = state.seats.get(&seat) else {
+        let mut state = self.state();
+        let Some(&Seat { rank: Some(rank), .. }) = state.seats.get(&seat) else {
             return Err(WireError::Unexpected { kind: FrameKind::Notice as u8 });
         };
-        dispatch.rank = *rank;
+        dispatch.rank = rank;
+        if let Event::Report { report: Report::Joined { order, .. }, .. } = &mut dispatch.event {
+            *order = state.joins;
+            state.joins += 1;
+            // To the sender too, so that all know the order.
+            if let Some(seat) = state.seats.get(&seat) {
+                seat.connection.send(frame(FrameKind::Notice, &dispatch.encode()).into());
+            }
+        }
         match dispatch.event {
             Event::Report { .. } => Self::relay(&state, &dispatch),
-            Event::Inquiry { about } if about != *rank => {
+            Event::Stalled { to, .. } => {
+                let mut seats = state.seats.values();
+                if let Some(seat) = seats.find(|seat| seat.rank == Some(to) && !seat.left) {
+                    seat.connection.send(frame(FrameKind::Notice, &dispatch.encode()).into());
+                }
+            }
+            Event::Inquiry { about } if about != rank => {
                 drop(state);
                 self.inquire(seat, about);
             }

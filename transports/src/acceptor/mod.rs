@@ -9,6 +9,7 @@
 mod listener;
 mod registry;
 mod service;
+mod strangers;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -143,7 +144,7 @@ impl Acceptor {
 
     /// Connections that were dropped because they proved nothing: other programs, wrong secrets, silence.
     pub fn strangers(&self) -> u64 {
-        self.shared.strangers()
+        self.shared.strangers().total()
     }
 
     /// Whether peers wait in vain at present, because this process has no descriptors left for them.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
+use super::strangers::{self, Caller, Reason, Strangers};
 use super::{Listeners, Registry, Stream};
 use crate::handshake::{HandshakeError, ServerHandshake};
 use crate::secret::random_bytes;
@@ -30,7 +31,7 @@ const ACCEPT_BATCH: usize = 64;
 #[derive(Debug)]
 pub(super) struct Shared {
     registry: Mutex<Registry>,
-    strangers: AtomicU64,
+    strangers: Mutex<Strangers>,
     /// Nobody can be let in, because the process has no descriptors left.
     starved: AtomicBool,
     stopping: AtomicBool,
@@ -42,8 +43,8 @@ impl Shared {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn strangers(&self) -> u64 {
-        self.strangers.load(Ordering::Relaxed)
+    pub(super) fn strangers(&self) -> MutexGuard<'_, Strangers> {
+        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_starved(&self) -> bool {
@@ -57,8 +58,8 @@ impl Shared {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    fn count_stranger(&self) {
-        self.strangers.fetch_add(1, Ordering::Relaxed);
+    fn count_stranger(&self, caller: Caller, reason: Reason) {
+        self.strangers().count(caller, reason, Instant::now());
     }
 }
 
@@ -78,6 +79,7 @@ pub(super) struct Service {
 
 struct Pending {
     stream: Stream,
+    caller: Caller,
     handshake: ServerHandshake,
     /// The key pair whose public half is the nonce, where the client may want a session.
     ephemeral: Option<Ephemeral>,
@@ -97,7 +99,7 @@ impl Service {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared {
             registry: Mutex::default(),
-            strangers: AtomicU64::new(0),
+            strangers: Mutex::new(Strangers::new(strangers::INTERVAL)),
             starved: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             wake,
@@ -134,6 +136,7 @@ impl Service {
             }
             // First, so that nobody who is late gets in because this thread was late itself.
             self.drop_late();
+            self.shared.strangers().report(Instant::now());
             for event in &events {
                 match event.data.u64() {
                     WAKE => {}
@@ -147,16 +150,19 @@ impl Service {
             }
             self.listen_again();
         }
+        self.shared.strangers().finish(Instant::now());
     }
 
-    fn accept_batch(&mut self, accept: impl Fn(&Listeners) -> io::Result<Option<Stream>>) {
+    fn accept_batch(&mut self, accept: impl Fn(&Listeners) -> io::Result<(Stream, Caller)>) {
         for _ in 0..ACCEPT_BATCH {
             match accept(&self.listeners) {
-                Ok(Some(stream)) => {
-                    self.shared.starved.store(false, Ordering::Relaxed);
-                    self.admit(stream);
+                Ok((_, caller @ Caller::Unix { uid, .. })) if uid != own_user() => {
+                    self.shared.count_stranger(caller, Reason::OtherUser);
                 }
-                Ok(None) => self.shared.count_stranger(),
+                Ok((stream, caller)) => {
+                    self.shared.starved.store(false, Ordering::Relaxed);
+                    self.admit(stream, caller);
+                }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
@@ -171,11 +177,11 @@ impl Service {
         }
     }
 
-    fn admit(&mut self, stream: Stream) {
+    fn admit(&mut self, stream: Stream, caller: Caller) {
         if self.pending.len() >= MAX_PENDING
             && let Some((_, mut oldest)) = self.pending.pop_first()
         {
-            self.shared.count_stranger();
+            self.shared.count_stranger(oldest.caller, Reason::Crowded);
             oldest.handshake.dismiss();
             let _ = oldest.send();
             oldest.finish_cleanly();
@@ -188,7 +194,8 @@ impl Service {
         self.next_token += 1;
         let handshake = ServerHandshake::new(nonce);
         let deadline = Instant::now() + self.handshake_time;
-        self.pending.insert(token, Pending { stream, handshake, ephemeral: None, deadline });
+        self.pending
+            .insert(token, Pending { stream, caller, handshake, ephemeral: None, deadline });
     }
 
     /// Reads what a pending connection has sent, and answers.
@@ -201,12 +208,16 @@ impl Service {
                     self.hand_on(pending);
                 }
             }
-            Err(Dropped::Stranger) => {
-                self.shared.count_stranger();
-                self.pending.remove(&token);
-            }
-            Err(Dropped::Peer) => {
-                self.pending.remove(&token);
+            Err(dropped) => {
+                let Some(pending) = self.pending.remove(&token) else { return };
+                match dropped {
+                    Dropped::Stranger(reason) => {
+                        self.shared.count_stranger(pending.caller, reason);
+                    }
+                    Dropped::Peer(error) => {
+                        log::debug!("{} cannot come in: {error}", pending.caller);
+                    }
+                }
             }
         }
     }
@@ -229,6 +240,13 @@ impl Service {
             return;
         }
         if let Some(handler) = handler {
+            log::debug!(
+                "rank {} has connected to rank {} from {} for purpose {}",
+                hello.rank,
+                hello.target,
+                pending.caller,
+                hello.purpose
+            );
             // A handler that panics loses its own connection and nobody else's.
             let _ =
                 catch_unwind(AssertUnwindSafe(|| handler.accepted(hello, pending.stream, session)));
@@ -240,14 +258,15 @@ impl Service {
         while let Some(oldest) = self.pending.first_entry()
             && oldest.get().deadline <= now
         {
-            oldest.remove();
-            self.shared.count_stranger();
+            let caller = oldest.remove().caller;
+            self.shared.count_stranger(caller, Reason::Late);
         }
     }
 
     fn time_to_next_deadline(&self) -> Option<Timespec> {
         let oldest = self.pending.first_key_value().map(|(_, pending)| pending.deadline);
-        let next = oldest.into_iter().chain(self.paused_until).min()?;
+        let report = self.shared.strangers().next_report();
+        let next = oldest.into_iter().chain(self.paused_until).chain(report).min()?;
         let left = next.saturating_duration_since(Instant::now());
         Timespec::try_from(left).ok()
     }
@@ -288,9 +307,9 @@ impl Service {
 /// Why a connection is dropped before it has proved itself.
 enum Dropped {
     /// It is none of ours.
-    Stranger,
-    /// It is one of ours that cannot come in, and has been told why.
-    Peer,
+    Stranger(Reason),
+    /// It may be one of ours that cannot come in yet, and has been told why.
+    Peer(HandshakeError),
 }
 
 impl Pending {
@@ -303,11 +322,11 @@ impl Pending {
             }
             let wanted = self.handshake.wants().min(buffer.len());
             let count = match self.stream.read(&mut buffer[..wanted]) {
-                Ok(0) => return Err(Dropped::Stranger),
+                Ok(0) => return Err(Dropped::Stranger(Reason::BrokeOff)),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return Err(Dropped::Stranger),
+                Err(_) => return Err(Dropped::Stranger(Reason::BrokeOff)),
             };
             let ephemeral = &mut self.ephemeral;
             let lookup = |key| {
@@ -320,14 +339,14 @@ impl Pending {
                 Some((secret, ephemeral.as_ref().map(Ephemeral::public)))
             };
             let outcome = self.handshake.receive_choosing(&buffer[..count], lookup);
-            self.send().map_err(|_| Dropped::Stranger)?;
+            self.send().map_err(|_| Dropped::Stranger(Reason::BrokeOff))?;
             match outcome {
                 Ok(_) => {}
-                Err(HandshakeError::UnknownKey(_) | HandshakeError::Version { .. }) => {
+                Err(error @ (HandshakeError::UnknownKey(_) | HandshakeError::Version { .. })) => {
                     self.finish_cleanly();
-                    return Err(Dropped::Peer);
+                    return Err(Dropped::Peer(error));
                 }
-                Err(_) => return Err(Dropped::Stranger),
+                Err(error) => return Err(Dropped::Stranger(Reason::Handshake(error))),
             }
         }
     }
@@ -350,21 +369,24 @@ impl Pending {
     }
 }
 
-fn accept_tcp(listener: &TcpListener) -> io::Result<Option<Stream>> {
-    let (stream, _) = listener.accept()?;
+fn accept_tcp(listener: &TcpListener) -> io::Result<(Stream, Caller)> {
+    let (stream, address) = listener.accept()?;
     stream.set_nonblocking(true)?;
-    Ok(Some(Stream::Tcp(stream)))
+    // A listener for IPv6 shows callers by IPv4 as mapped addresses.
+    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+    Ok((Stream::Tcp(stream), Caller::Tcp(address)))
 }
 
-/// `None`: a process of another user.
-fn accept_unix(listener: &UnixListener) -> io::Result<Option<Stream>> {
+fn accept_unix(listener: &UnixListener) -> io::Result<(Stream, Caller)> {
     let (stream, _) = listener.accept()?;
     let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-    if peer.uid != rustix::process::geteuid() {
-        return Ok(None);
-    }
     stream.set_nonblocking(true)?;
-    Ok(Some(Stream::Unix(stream)))
+    let caller = Caller::Unix { pid: peer.pid.as_raw_nonzero().get(), uid: peer.uid.as_raw() };
+    Ok((Stream::Unix(stream), caller))
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 impl Stream {
