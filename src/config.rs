@@ -19,8 +19,14 @@ use crate::reduce::{Isa, IsaError};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// How long a call, or the start-up, waits before it fails: `ANNULUS_TIMEOUT`, 10 minutes by default.
+    /// How long a call waits before it fails, and all else that has no timeout of its own: `ANNULUS_TIMEOUT`, 10 minutes by
+    /// default. [`Communicator::with_timeout`](crate::Communicator::with_timeout) has another for single calls.
     pub timeout: Duration,
+    /// How long the start-up waits for all ranks: `ANNULUS_BOOTSTRAP_TIMEOUT`, [`timeout`](Self::timeout) by default.
+    pub bootstrap_timeout: Option<Duration>,
+    /// How long a call waits for a peer's connection: `ANNULUS_CONNECT_TIMEOUT`, all the time that the call has by default. At
+    /// most [`timeout`](Self::timeout): connections are made in calls.
+    pub connect_timeout: Option<Duration>,
     /// How long a rank may be silent before the others count it as lost, `None` for ever: `ANNULUS_HEARTBEAT`, 5 seconds by
     /// default. It is for stopped processes and unplugged networks; that a process has ended is noticed at once, in any case.
     pub heartbeat: Option<Duration>,
@@ -68,9 +74,11 @@ impl Transport {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// `ANNULUS_TIMEOUT`.
-    #[error("ANNULUS_TIMEOUT={value}: expected {expected}")]
+    /// `ANNULUS_TIMEOUT`, `ANNULUS_BOOTSTRAP_TIMEOUT` or `ANNULUS_CONNECT_TIMEOUT`.
+    #[error("{variable}={value}: expected {expected}")]
     Timeout {
+        /// Which of them.
+        variable: &'static str,
         /// What it was set to.
         value: String,
         /// What it may be set to.
@@ -81,6 +89,16 @@ pub enum ConfigError {
     Heartbeat {
         /// What it was set to.
         value: String,
+    },
+    /// A call would be over before its connection.
+    #[error(
+        "a connection may take {connect:?} (ANNULUS_CONNECT_TIMEOUT), but the call that makes it only {timeout:?} (ANNULUS_TIMEOUT): set the former to at most {timeout:?}, or the latter to {connect:?} or more"
+    )]
+    ConnectTimeout {
+        /// The one.
+        connect: Duration,
+        /// The other.
+        timeout: Duration,
     },
     /// `ANNULUS_TRANSPORT`.
     #[error("ANNULUS_TRANSPORT={value}: use auto, proc, shm or tcp")]
@@ -127,6 +145,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             timeout: DEFAULT_TIMEOUT,
+            bootstrap_timeout: None,
+            connect_timeout: None,
             heartbeat: Some(DEFAULT_HEARTBEAT),
             transport: Transport::Auto,
             tuning: Overrides::default(),
@@ -150,11 +170,20 @@ impl Config {
     /// The same with another environment.
     pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let defaults = Self::default();
-        let timeout = match var("ANNULUS_TIMEOUT") {
-            Some(value) => parse_timeout(&value)
-                .map_err(|expected| ConfigError::Timeout { value, expected })?,
-            None => defaults.timeout,
+        let duration = |variable: &'static str| {
+            let value = var(variable).filter(|value| !value.is_empty());
+            let parsed = value.map(|value| {
+                parse_timeout(&value).map_err(|expected| ConfigError::Timeout {
+                    variable,
+                    value,
+                    expected,
+                })
+            });
+            parsed.transpose()
         };
+        let timeout = duration("ANNULUS_TIMEOUT")?.unwrap_or(defaults.timeout);
+        let bootstrap_timeout = duration("ANNULUS_BOOTSTRAP_TIMEOUT")?;
+        let connect_timeout = duration("ANNULUS_CONNECT_TIMEOUT")?;
         let heartbeat = match var("ANNULUS_HEARTBEAT") {
             Some(value) => parse_heartbeat(&value).ok_or(ConfigError::Heartbeat { value })?,
             None => defaults.heartbeat,
@@ -184,8 +213,10 @@ impl Config {
         }
         let dump = var("ANNULUS_DUMP").filter(|value| !value.is_empty());
         let dump = dump.map(|value| Dump::parse(&value)).transpose()?;
-        Ok(Self {
+        let config = Self {
             timeout,
+            bootstrap_timeout,
+            connect_timeout,
             heartbeat,
             transport,
             tuning: Overrides::from_vars(var)?,
@@ -193,7 +224,22 @@ impl Config {
             checksum,
             encrypt,
             dump,
-        })
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether the timeouts fit together: connect, which is a part of a call, and the call.
+    ///
+    /// # Errors
+    /// What does not, and what would.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        match self.connect_timeout {
+            Some(connect) if connect > self.timeout => {
+                Err(ConfigError::ConnectTimeout { connect, timeout: self.timeout })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The fabric with checksums, where they are wanted.
@@ -236,6 +282,8 @@ mod tests {
             ("ANNULUS_TIMEOUT", "soon", "500ms"),
             ("ANNULUS_HEARTBEAT", "10ms", "off, or a time from 100ms"),
             ("ANNULUS_HEARTBEAT", "never", "off, or a time from 100ms"),
+            ("ANNULUS_CONNECT_TIMEOUT", "2h", "set the former to at most 600s"),
+            ("ANNULUS_BOOTSTRAP_TIMEOUT", "0", "a time above zero"),
             ("ANNULUS_TRANSPORT", "pigeon", "auto, proc, shm or tcp"),
             ("ANNULUS_ALGO", "circle", "halving-doubling"),
             ("ANNULUS_SOCKET_IFNAME", "^", "ANNULUS_SOCKET_IFNAME"),

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use annulus_plan::{CallError, CollectiveKind, Description, Rank};
 
+use crate::bootstrap::Status;
+use crate::flight::{ranges, short};
+
 /// An error of a communicator. Cloning is cheap; the error that broke a communicator is returned
 /// by all its later calls.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -76,8 +79,9 @@ pub enum Error {
     },
     /// The call did not end in time. The communicator is broken.
     #[error(
-        "rank {rank}: {call} did not end within {waited:.1?}: still waiting for {}: raise ANNULUS_TIMEOUT if they are only slow",
-        list(waiting_for)
+        "rank {rank}: {call} did not end within {waited:.1?}: still waiting for {}: raise ANNULUS_TIMEOUT if they are only slow{}",
+        list(waiting_for),
+        survey(ranks)
     )]
     Timeout {
         /// This rank.
@@ -88,6 +92,8 @@ pub enum Error {
         waited: Duration,
         /// The ranks that it waited for, and what was last seen of each.
         waiting_for: Vec<Missing>,
+        /// All ranks, in order, and what they said of themselves within a second. They answer also while they compute.
+        ranks: Vec<RankStatus>,
     },
     /// A rank is gone: its process has ended or is silent, its thread has panicked, or its host cannot be reached. The communicator is
     /// broken; [`Communicator::lost_ranks`](crate::Communicator::lost_ranks) names all that are lost, and
@@ -223,6 +229,92 @@ impl fmt::Display for Last<'_> {
             Some(last) => write!(f, "last seen in {last}"),
             None => write!(f, "last operation unknown"),
         }
+    }
+}
+
+/// What a rank said of itself when another's deadline had passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RankStatus {
+    /// The rank.
+    pub rank: Rank,
+    /// Its host's name.
+    pub host: String,
+    /// Its process on that host.
+    pub pid: u32,
+    /// Whether it has come to the collective that did not end. `None`: it did not answer, or the call was no collective.
+    pub arrived: Option<bool>,
+    /// What it does; `None`: it did not answer.
+    pub status: Option<Status>,
+}
+
+/// Most groups of ranks that a message lists.
+const MAX_GROUPS: usize = 12;
+
+/// Ranks that do the same.
+struct Alike<'a> {
+    /// Collectives that they have begun.
+    reached: Option<u64>,
+    what: String,
+    longest: Option<Duration>,
+    members: Vec<&'a RankStatus>,
+}
+
+/// Ranks that do the same in one line, those that are furthest behind first.
+fn survey(ranks: &[RankStatus]) -> String {
+    let mut groups: Vec<Alike<'_>> = Vec::new();
+    for rank in ranks {
+        let (what, time) = describe(rank);
+        match groups.iter_mut().find(|group| group.what == what) {
+            Some(group) => {
+                group.longest = group.longest.max(time);
+                group.members.push(rank);
+            }
+            None => {
+                let reached = rank.status.as_ref().map(|status| status.collectives);
+                groups.push(Alike { reached, what, longest: time, members: vec![rank] });
+            }
+        }
+    }
+    groups.sort_by_key(|group| group.reached);
+    let mut lines = String::new();
+    for Alike { what, longest, members, .. } in groups.iter().take(MAX_GROUPS) {
+        let numbers: Vec<Rank> = members.iter().map(|member| member.rank).collect();
+        let who = match members.as_slice() {
+            [one] => format!("rank {} (pid {} on {})", one.rank, one.pid, one.host),
+            _ => format!("ranks {}", ranges(&numbers)),
+        };
+        let time = longest.map_or_else(String::new, |time| format!(", for {}", short(time)));
+        lines += &format!("\n  {who}: {what}{time}");
+    }
+    if groups.len() > MAX_GROUPS {
+        let others: usize = groups[MAX_GROUPS..].iter().map(|group| group.members.len()).sum();
+        lines += &format!("\n  and {others} ranks more");
+    }
+    lines
+}
+
+/// What a rank does, and for how long.
+fn describe(rank: &RankStatus) -> (String, Option<Duration>) {
+    let Some(status) = &rank.status else { return ("no answer".to_owned(), None) };
+    let arrived = match rank.arrived {
+        Some(true) => "arrived; ",
+        Some(false) => "not arrived; ",
+        None => "",
+    };
+    let (last, since) = match &status.last_completed {
+        Some((call, since)) => (format!("last completed {call}"), *since),
+        None => ("completed none".to_owned(), None),
+    };
+    let refused = status
+        .refused
+        .as_ref()
+        .map_or_else(String::new, |refused| format!("; its last call was refused: {refused}"));
+    let error =
+        status.error.as_ref().map_or_else(String::new, |error| format!("; failed: {error}"));
+    match &status.current {
+        Some((call, time)) => (format!("{arrived}{last}{error}{refused}; in {call}"), *time),
+        None => (format!("{arrived}{last}{error}{refused}; in no call"), since),
     }
 }
 

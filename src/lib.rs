@@ -35,11 +35,11 @@ pub use annulus_plan::{
 pub use bootstrap::{BootstrapError, ShrinkError, UniqueId};
 pub use communicator::{
     Allocation, Communicator, Group, GrowError, Joined, Pending, RawCall, RawGroup, Scope,
-    SharedBytes, Started, read_scalar,
+    SharedBytes, Started, WithTimeout, read_scalar,
 };
 pub use config::{Config, ConfigError, Transport};
 pub use element::{Element, F8E4M3, F8E5M2};
-pub use error::{Error, Missing, Stuck};
+pub use error::{Error, Missing, RankStatus, Stuck};
 pub use flight::FlightRecord;
 pub use launch::{Launch, LaunchError};
 pub use reduce::IsaError;

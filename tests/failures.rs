@@ -65,6 +65,80 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
 }
 
 #[test]
+fn all_ranks_are_asked_at_a_deadline() {
+    for transport in [Transport::Proc, Transport::Shm] {
+        let mut config = Config::default();
+        config.transport = transport;
+        let ranks = Communicator::local_with(4, &config).expect("ranks meet");
+        let errors = thread::scope(|threads| {
+            let waiting: Vec<_> = ranks[..3]
+                .iter()
+                .map(|comm| {
+                    threads.spawn(move || {
+                        comm.barrier().expect("all come to the first");
+                        let impatient = comm.with_timeout(Duration::from_secs(1));
+                        impatient
+                            .all_reduce(&mut [1.0_f32; 3], ReduceOp::Sum)
+                            .expect_err("one is missing")
+                    })
+                })
+                .collect();
+            ranks[3].barrier().expect("all come to the first");
+            ranks[3].broadcast(&mut [1_u8], 7).expect_err("no such root");
+            waiting.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        let asked = errors.iter().find_map(|error| match error {
+            Error::Timeout { ranks, .. } => Some((error.to_string(), ranks)),
+            _ => None,
+        });
+        let (text, states) = asked.expect("one is the first");
+        let arrived: Vec<_> = states.iter().map(|state| state.arrived).collect();
+        assert_eq!(arrived, [Some(true), Some(true), Some(true), Some(false)], "{text}");
+        assert_eq!(states[3].status.as_ref().expect("an answer").completed, 1, "{text}");
+        for part in [
+            "\n  rank 3 (pid ",
+            "not arrived; last completed barrier(count 0, u8) as operation 1",
+            "its last call was refused: rank 3: root 7 is out of range",
+            "in all_reduce(count 3, f32, sum) as operation 2, for ",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let last = text.lines().last().expect("some");
+        assert!(last.starts_with("  ranks 0..2: arrived; last completed"), "{text}");
+    }
+}
+
+#[test]
+fn a_call_with_a_timeout_of_its_own_leaves_the_others_alone() {
+    let ranks = ranks(2, Duration::from_secs(600));
+    thread::scope(|threads| {
+        for comm in &ranks {
+            threads.spawn(move || {
+                let impatient = comm.with_timeout(Duration::from_secs(60));
+                impatient.barrier().expect("both come");
+                comm.barrier().expect("both come");
+                let mut sums = [1_i32; 2];
+                impatient
+                    .scope(|scope| {
+                        scope.all_reduce_async(&mut sums, ReduceOp::Sum)?.wait().map(|_| ())
+                    })
+                    .expect("both come")
+                    .expect("both come");
+                assert_eq!(sums, [2; 2]);
+            });
+        }
+    });
+    let begin = Instant::now();
+    let error = ranks[0]
+        .with_timeout(Duration::from_millis(50))
+        .group(|group| group.send(&[1_u8; 1 << 24], 1))
+        .expect_err("nobody takes it");
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(300), "long before the other deadline");
+    assert!(ranks[1].barrier().is_err(), "it is broken");
+}
+
+#[test]
 fn a_rank_that_has_left_is_not_waited_for() {
     let mut ranks = ranks(2, Duration::from_secs(600));
     drop(ranks.pop());

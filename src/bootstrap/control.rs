@@ -11,6 +11,7 @@ use super::agreement::{Outcome, RankSet};
 use super::desk::{Desk, Unanswered};
 use super::notice::{Dispatch, Event, Loss, Notice, Report};
 use super::stall::Hop;
+use super::survey::Status;
 
 /// Called with each notice, on a thread of the library's own: it must not block, and the notices of all
 /// communicators of the process wait while it runs.
@@ -50,6 +51,20 @@ impl Control {
     pub(super) fn stalled(&self, to: u32, chain: Vec<Hop>) {
         if let Some(desk) = &self.desk {
             desk.tell_root(Event::Stalled { tag: self.tag, to, chain });
+        }
+    }
+
+    /// Asks all others what they do; a [`Notice`] comes from each. Does not block.
+    pub fn survey(&self) {
+        if let Some(desk) = &self.desk {
+            desk.tell_root(Event::Survey { tag: self.tag });
+        }
+    }
+
+    /// Says what this rank does. Does not block.
+    pub fn answer(&self, status: Status) {
+        if let Some(desk) = &self.desk {
+            desk.tell_root(Event::State { tag: self.tag, status });
         }
     }
 
@@ -163,6 +178,9 @@ impl Subscriber {
                 Notice::Deadlock { rank, cycle: cycle.clone() }
             }
             Event::Stalled { tag, .. } if *tag != self.tag => return,
+            Event::Survey { tag } | Event::State { tag, .. } if *tag != self.tag => return,
+            Event::Survey { .. } => Notice::Survey,
+            Event::State { status, .. } => Notice::State { rank, status: status.clone() },
             Event::Stalled { chain, .. } => Notice::Stalled { chain: chain.clone() },
             // Only ranks say that.
             Event::Inquiry { .. } | Event::Disowned { .. } => return,

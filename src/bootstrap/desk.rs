@@ -205,6 +205,8 @@ impl Desk {
                 state.reports.push_back(dispatch.clone());
             }
             Event::Stalled { .. }
+            | Event::Survey { .. }
+            | Event::State { .. }
             | Event::Present
             | Event::Inquiry { .. }
             | Event::Disowned { .. } => {}

@@ -30,6 +30,7 @@ mod refusal;
 mod root;
 mod shrink;
 mod stall;
+mod survey;
 mod wire;
 
 pub use annulus_transports::acceptor::Acceptor;
@@ -48,6 +49,7 @@ pub use record::MAX_WORLD;
 pub use refusal::{Claimant, MissingRanks, Refusal};
 pub use shrink::ShrinkError;
 pub use stall::{Hop, MAX_HOPS, Need};
+pub use survey::Status;
 pub use wire::WireError;
 
 /// Ranks must run the same version of the library.

@@ -3,6 +3,7 @@
 use annulus_plan::{Fingerprint, Rank};
 
 use super::stall::{Hop, call, chain, put_call, put_chain};
+use super::survey::Status;
 use super::wire::{Reader, WireError, Writer};
 
 /// Most bytes of a reason; longer ones are cut.
@@ -55,6 +56,15 @@ pub enum Notice {
     Stalled {
         /// The ranks that are stuck, each because of the next, and the last because of this one.
         chain: Vec<Hop>,
+    },
+    /// A rank's deadline has passed, and it wants to know what this one does.
+    Survey,
+    /// What a rank does.
+    State {
+        /// The rank.
+        rank: Rank,
+        /// What it does.
+        status: Status,
     },
     /// Two ranks have made different calls.
     Mismatch {
@@ -176,6 +186,15 @@ pub(super) enum Event {
         to: u32,
         chain: Vec<Hop>,
     },
+    /// Rank to root, and root to all others: what do you do?
+    Survey {
+        tag: u64,
+    },
+    /// The answer, and on to those that have asked.
+    State {
+        tag: u64,
+        status: Status,
+    },
     Left,
     Lost(Loss),
     /// Rank to root: is that rank there?
@@ -243,6 +262,15 @@ impl Dispatch {
                 w.u32(*to);
                 put_chain(&mut w, chain);
             }
+            Event::Survey { tag } => {
+                w.u8(6);
+                w.u64(*tag);
+            }
+            Event::State { tag, status } => {
+                w.u8(7);
+                w.u64(*tag);
+                status.put(&mut w);
+            }
             Event::Report { tag, report: Report::Mismatch { peer, ours, theirs } } => {
                 w.u8(20);
                 w.u64(*tag);
@@ -295,6 +323,8 @@ impl Dispatch {
                 to: r.u32("rank")?,
                 chain: chain(&mut r)?,
             },
+            6 => Event::Survey { tag: r.u64("communicator")? },
+            7 => Event::State { tag: r.u64("communicator")?, status: Status::read(&mut r)? },
             20 => Event::Report {
                 tag: r.u64("communicator")?,
                 report: Report::Mismatch {
@@ -399,6 +429,10 @@ mod tests {
     fn dispatches_survive() {
         let reason = "é".repeat(2000);
         let one = Fingerprint { call: 5, order: 1 << 40, tag: 2 };
+        let mut busy = Status::new(7, 6);
+        busy.current = Some((one.describe(), Some(std::time::Duration::from_micros(5))));
+        busy.last_completed = Some((one.describe(), None));
+        busy.refused = Some("root 9 is out of range".into());
         let hop = |need| Hop { rank: 1, operation: 7, collectives: 6, call: one, peer: 3, need };
         let needs = [
             Need::Collective { count: u64::MAX },
@@ -419,6 +453,9 @@ mod tests {
             Event::Inquiry { about: 70_000 },
             Event::Present,
             Event::Stalled { tag: 9, to: 2, chain: hops.clone() },
+            Event::Survey { tag: 9 },
+            Event::State { tag: 9, status: Status::new(7, 6) },
+            Event::State { tag: 9, status: busy.clone() },
             Event::Report { tag: 9, report: Report::Deadlock { cycle: hops.clone() } },
             Event::Report { tag: 9, report: Report::Mismatch { peer: 4, ours: one, theirs: one } },
             Event::Disowned { silence_ms: 5000 },

@@ -141,6 +141,8 @@ impl Peers {
             | Notice::Stalled { .. }
             | Notice::Joined { .. }
             | Notice::Announced { .. }
+            | Notice::Survey
+            | Notice::State { .. }
             | Notice::RootLost => {}
         }
     }

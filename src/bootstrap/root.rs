@@ -4,6 +4,7 @@
 
 mod agreements;
 mod seats;
+mod surveys;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -26,6 +27,7 @@ use super::reactor::{Appointment, Reactor, Timer, lock};
 use super::record::{Record, Table};
 use super::refusal::Refusal;
 use super::wire::{FrameKind, WireError, frame};
+use surveys::Surveys;
 
 /// What ranks ask an acceptor for when they want the root. No rank has this number.
 pub(super) const ROOT: u32 = u32::MAX;
@@ -73,6 +75,7 @@ struct State {
     /// By tag: who was excluded, and by whom. They come too late if they come.
     excluded: HashMap<u64, BTreeMap<u32, u32>>,
     agreed: u64,
+    surveys: Surveys,
     /// Of a root that took over: the ranks that it expects, and those of them that live in this process.
     successor: Option<Succession>,
 }
@@ -180,6 +183,7 @@ impl Root {
                 agreements: HashMap::new(),
                 excluded: HashMap::new(),
                 agreed: 0,
+                surveys: Surveys::default(),
                 successor,
             }),
             this: this.clone(),

@@ -134,6 +134,6 @@ fn compile(
         1,
         &mut executor.links,
         &*shared.fabric,
-        Instant::now() + shared.timeout,
+        shared.connected_by(),
     )
 }

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus_plan::{Collective, CollectiveKind, Fingerprint, Plan, Rank, Scalar, algorithms};
+use annulus_plan::{
+    Collective, CollectiveKind, Description, Fingerprint, Plan, Rank, Scalar, algorithms,
+};
 use annulus_transports::link::LinkError;
 
 use super::Shared;
@@ -14,8 +16,9 @@ use super::distance::Distance;
 use super::exchange::Exchanges;
 use super::join::{Answers, Numbered, Opening};
 use super::raw::Factor;
+use super::witness::is_collective;
 use crate::Error;
-use crate::error::Missing;
+use crate::error::{Missing, RankStatus};
 use crate::executor::{Buffers, Executor, Extents, Failure, Program, Watch};
 use crate::flight::Recorder;
 use crate::reduce::{self, Kernel};
@@ -257,7 +260,6 @@ impl Engine {
         failure: Failure,
         fingerprint: Fingerprint,
     ) -> Error {
-        self.recorder.fail();
         let missing = match &failure {
             Failure::Deadline { waiting_for, .. } => waiting_for
                 .iter()
@@ -270,6 +272,8 @@ impl Engine {
             _ => Vec::new(),
         };
         shared.fail(failure, fingerprint, missing);
+        // Until now others that asked were told that it is under way.
+        self.recorder.fail();
         // The caller gets its buffers back, which peers may be reading.
         shared.health.wait_for_readers(shared.rank);
         self.broken(shared)
@@ -343,7 +347,7 @@ fn compile(
         call.dtype().size(),
         &mut executor.links,
         &*shared.fabric,
-        Instant::now() + shared.timeout,
+        shared.connected_by(),
     );
     if let Some(witness) = &shared.witness {
         witness.opened();
@@ -434,10 +438,28 @@ impl Shared {
                 return self.lose(peer, noticed);
             }
             Failure::Deadline { waited, .. } => {
-                Error::Timeout { rank, call: fingerprint.describe(), waited, waiting_for }
+                let call = fingerprint.describe();
+                Error::Timeout { rank, call, waited, waiting_for, ranks: self.survey(call) }
             }
         };
         self.break_with(error)
+    }
+
+    /// What all ranks do, now that `call` has run into its deadline.
+    fn survey(&self, call: Description) -> Vec<RankStatus> {
+        let Some(witness) = &self.witness else { return Vec::new() };
+        let mut answers = witness.survey(self);
+        let sequence = self.page.as_ref().map_or(0, |page| page.collectives());
+        let is_collective = is_collective(call.fingerprint());
+        (0..self.world)
+            .map(|rank| {
+                let (host, pid) = self.peers.whereabouts(rank);
+                let status = answers.remove(&rank);
+                let reached = status.as_ref().map(|status| status.collectives >= sequence);
+                let arrived = reached.filter(|_| is_collective);
+                RankStatus { rank, host, pid, arrived, status }
+            })
+            .collect()
     }
 
     /// Breaks the communicator, unless it is broken already, and tells the others.

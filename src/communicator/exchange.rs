@@ -4,7 +4,6 @@
 //! pair, and sends and receives are counted by the two ranks that they concern, not by all.
 
 use std::collections::HashMap;
-use std::time::Instant;
 
 use annulus_plan::algorithms;
 use annulus_plan::{self as plan, Direction};
@@ -94,7 +93,7 @@ impl Engine {
                 1,
                 &mut self.executor.links,
                 &*shared.fabric,
-                Instant::now() + shared.timeout,
+                shared.connected_by(),
             );
             if let Some(witness) = &shared.witness {
                 witness.opened();

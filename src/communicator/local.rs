@@ -20,7 +20,7 @@ use super::shrink::Survivor;
 use super::split::{Child, Request};
 use super::witness::{OnWait, Witness};
 use super::{Communicator, Shared, available_cores};
-use crate::bootstrap::{Agreement, Hop, MissingRanks, RankSet, ShrinkError};
+use crate::bootstrap::{Agreement, Hop, MissingRanks, RankSet, ShrinkError, Status};
 use crate::config::Transport;
 use crate::flight;
 use crate::health::Health;
@@ -29,6 +29,7 @@ use crate::{Config, Error, UniqueId};
 
 /// One communicator for each of `world` ranks.
 pub(super) fn create(world: usize, config: &Config) -> Result<Vec<Communicator>, Error> {
+    config.check()?;
     match config.transport {
         Transport::Auto | Transport::Proc => {
             let local = World::new(world, config)?;
@@ -243,6 +244,17 @@ impl Peers for LocalPeers {
         ("this host".to_owned(), std::process::id())
     }
 
+    fn survey(&self) -> Vec<(Rank, Status)> {
+        let witnesses: Vec<_> = self.world.witnesses().iter().map(Weak::upgrade).collect();
+        let status = |(rank, witness): (Rank, &Option<Arc<Witness>>)| {
+            Some((rank, witness.as_ref()?.status()?))
+        };
+        witnesses.iter().enumerate().filter_map(status).collect()
+    }
+
+    /// The ranks read each other's.
+    fn answer(&self, _status: Status) {}
+
     fn stalled(&self, peer: Rank, chain: Vec<Hop>) {
         let witness = self.world.witnesses().get(peer).and_then(Weak::upgrade);
         if let Some(witness) = witness {
@@ -323,8 +335,8 @@ impl Child {
             tag: self.tag,
             fabric: self.fabric,
             health: self.health,
-            monitor: Monitor::new(self.observers),
-            dumped: AtomicBool::new(false),
+            monitor: Arc::new(Monitor::new(self.observers)),
+            dumped: Arc::new(AtomicBool::new(false)),
             tuner: self.tuner,
             peers: self.peers,
             joining,

@@ -3,6 +3,7 @@
 mod allocation;
 mod arguments;
 mod calls;
+mod deadline;
 mod distance;
 mod engine;
 mod exchange;
@@ -29,6 +30,7 @@ use annulus_plan::{Collective, Rank};
 use annulus_transports::link::Fabric;
 
 pub use allocation::{Allocation, SharedBytes};
+pub use deadline::WithTimeout;
 pub use group::Group;
 pub use grow::GrowError;
 pub use join::Joined;
@@ -75,9 +77,12 @@ pub struct Communicator {
     shared: Arc<Shared>,
     engine: Arc<Mutex<Engine>>,
     queue: Queue,
+    /// It borrows another one.
+    is_view: bool,
 }
 
 /// What does not change while a communicator lives.
+#[derive(Clone)]
 pub(crate) struct Shared {
     rank: Rank,
     world: usize,
@@ -86,13 +91,13 @@ pub(crate) struct Shared {
     fabric: Arc<dyn Fabric>,
     health: Arc<Health>,
     /// Whom calls that wait are made known to.
-    monitor: Monitor,
+    monitor: Arc<Monitor>,
     /// Where this rank's operations are recorded; none in a world of one.
     page: Option<Arc<Page>>,
     /// What finds out why this rank makes no progress; none in a world of one.
     witness: Option<Arc<Witness>>,
     /// Whether the records have been dumped because the communicator broke.
-    dumped: AtomicBool,
+    dumped: Arc<AtomicBool>,
     tuner: Arc<Tuner>,
     peers: Arc<dyn Peers>,
     joining: Joining,
@@ -103,7 +108,7 @@ pub(crate) struct Shared {
     /// Whether all ranks share memory and have a core each: the same on all of them.
     shares_memory: bool,
     /// Number of splits so far, which all ranks count alike.
-    splits: AtomicU64,
+    splits: Arc<AtomicU64>,
 }
 
 impl Communicator {
@@ -212,7 +217,7 @@ impl Communicator {
             witness.speak_for(&shared);
         }
         let queue = Queue::new(shared.clone(), engine.clone());
-        Self { shared, engine, queue }
+        Self { shared, engine, queue, is_view: false }
     }
 
     /// Runs one collective: on this thread if nothing is queued, else after what is.
@@ -236,6 +241,9 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        if self.is_view {
+            return;
+        }
         self.queue.close();
         self.shared.peers.depart(self.shared.rank);
     }

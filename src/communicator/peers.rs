@@ -6,7 +6,7 @@ use annulus_transports::secret::Secret;
 use super::join::Numbered;
 use super::shrink::Survivor;
 use crate::Error;
-use crate::bootstrap::Hop;
+use crate::bootstrap::{Hop, Status};
 
 /// The other ranks, seen from one. Only [`shrink`](Self::shrink) blocks.
 pub(super) trait Peers: Send + Sync {
@@ -31,6 +31,12 @@ pub(super) trait Peers: Send + Sync {
 
     /// Tells all ranks of a call that those which have joined are to answer.
     fn announce(&self, call: Numbered);
+    /// Asks the ranks what they do. Those that can be asked at once have answered in the result, by rank; the others answer
+    /// [`Witness::answered`](super::witness::Witness::answered).
+    fn survey(&self) -> Vec<(Rank, Status)>;
+
+    /// Tells those that ask what this rank does.
+    fn answer(&self, status: Status);
 
     /// How children of a split find each other.
     fn split(&self, request: &super::split::Request) -> Result<super::split::Child, Error>;

@@ -14,12 +14,12 @@ use crate::Error;
 
 /// The queue of one communicator. Its thread starts with the first call and ends with the communicator.
 pub(super) struct Queue {
+    shared: Arc<Shared>,
     line: Arc<Line>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Line {
-    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
     engine: Arc<Mutex<Engine>>,
     /// Calls that have been pushed and have not ended.
     pending: AtomicUsize,
@@ -29,7 +29,7 @@ struct Line {
 
 #[derive(Default)]
 struct Waiting {
-    calls: VecDeque<(Work, Arc<Ticket>)>,
+    calls: VecDeque<(Work, Arc<Shared>, Arc<Ticket>)>,
     closed: bool,
 }
 
@@ -51,13 +51,18 @@ pub(super) struct Ticket {
 impl Queue {
     pub(super) fn new(shared: Arc<Shared>, engine: Arc<Mutex<Engine>>) -> Self {
         let line = Line {
-            shared,
+            thread: Mutex::new(None),
             engine,
             pending: AtomicUsize::new(0),
             waiting: Mutex::default(),
             changed: Condvar::new(),
         };
-        Self { line: Arc::new(line), thread: Mutex::new(None) }
+        Self { shared, line: Arc::new(line) }
+    }
+
+    /// The same, for calls that run as those of `shared`.
+    pub(super) fn on_behalf_of(&self, shared: Arc<Shared>) -> Self {
+        Self { shared, line: self.line.clone() }
     }
 
     /// Whether every pushed call has ended.
@@ -74,11 +79,11 @@ impl Queue {
     pub(super) unsafe fn push(&self, work: Work) -> Arc<Ticket> {
         let ticket = Arc::new(Ticket::default());
         self.line.pending.fetch_add(1, Ordering::AcqRel);
-        lock(&self.line.waiting).calls.push_back((work, ticket.clone()));
-        let mut thread = lock(&self.thread);
+        lock(&self.line.waiting).calls.push_back((work, self.shared.clone(), ticket.clone()));
+        let mut thread = lock(&self.line.thread);
         if thread.is_none() {
             let line = self.line.clone();
-            let name = format!("annulus-{}", self.line.shared.rank);
+            let name = format!("annulus-{}", self.shared.rank);
             match thread::Builder::new().name(name).spawn(move || line.work(true)) {
                 Ok(started) => *thread = Some(started),
                 // Without a thread the call runs here: later than hoped for, but in order.
@@ -90,10 +95,11 @@ impl Queue {
     }
 
     /// Runs what is still queued, and ends the thread.
-    pub(super) fn close(&mut self) {
+    pub(super) fn close(&self) {
         lock(&self.line.waiting).closed = true;
         self.line.changed.notify_one();
-        if let Some(thread) = lock(&self.thread).take() {
+        let thread = lock(&self.line.thread).take();
+        if let Some(thread) = thread {
             // It only panics when a local invariant is broken; the panic has been printed.
             let _ = thread.join();
         }
@@ -105,18 +111,18 @@ impl Line {
     fn work(&self, wait: bool) {
         let mut waiting = lock(&self.waiting);
         loop {
-            if let Some((work, ticket)) = waiting.calls.pop_front() {
+            if let Some((work, shared, ticket)) = waiting.calls.pop_front() {
                 drop(waiting);
                 let outcome = {
                     let mut engine = lock(&self.engine);
                     // Whoever waits for the ticket must hear of it, whatever happens.
                     panic::catch_unwind(AssertUnwindSafe(|| {
                         // SAFETY: whoever pushed the work vouched for its memory until it has ended.
-                        unsafe { work.run(&mut engine, &self.shared) }
+                        unsafe { work.run(&mut engine, &shared) }
                     }))
                     .unwrap_or_else(|_| {
-                        let rank = self.shared.rank;
-                        Err(self.shared.break_with(Error::Panicked { rank }))
+                        let rank = shared.rank;
+                        Err(shared.break_with(Error::Panicked { rank }))
                     })
                 };
                 self.pending.fetch_sub(1, Ordering::AcqRel);

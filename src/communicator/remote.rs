@@ -21,7 +21,9 @@ use super::peers::Peers;
 use super::shrink::Survivor;
 use super::split::{Child, Request};
 use super::witness::{Witness, hops, stuck};
-use crate::bootstrap::{Hop, Member, Membership, Notice, OnNotice, Options, Report, UniqueId};
+use crate::bootstrap::{
+    Hop, Member, Membership, Notice, OnNotice, Options, Report, Status, UniqueId,
+};
 use crate::config::{ConfigError, Transport};
 use crate::health::Health;
 use crate::launch::Launch;
@@ -46,9 +48,10 @@ fn assemble(
     config: &Config,
     join: impl FnOnce(&Options) -> Result<Membership, crate::BootstrapError>,
 ) -> Result<Communicator, Error> {
+    config.check()?;
     let (news, on_notice) = News::new();
     let options = Options {
-        timeout: config.timeout,
+        timeout: config.bootstrap_timeout.unwrap_or(config.timeout),
         on_notice,
         interfaces: config.interfaces.clone(),
         settings: config.digest(),
@@ -201,6 +204,15 @@ impl Peers for RemotePeers {
         });
     }
 
+    fn survey(&self) -> Vec<(Rank, Status)> {
+        self.membership.control().survey();
+        Vec::new()
+    }
+
+    fn answer(&self, status: Status) {
+        self.membership.control().answer(status);
+    }
+
     fn stalled(&self, peer: Rank, chain: Vec<Hop>) {
         self.membership.stalled(peer, chain);
     }
@@ -322,6 +334,16 @@ impl Reader {
                 health.lose(rank, last_operation, error);
             }
             Notice::Present { rank } => health.confirm(rank),
+            Notice::Survey => {
+                if let Some(witness) = self.witness.upgrade() {
+                    witness.tell();
+                }
+            }
+            Notice::State { rank, status } => {
+                if let Some(witness) = self.witness.upgrade() {
+                    witness.answered(rank, status);
+                }
+            }
             Notice::Stalled { chain } => {
                 if let Some(witness) = self.witness.upgrade() {
                     witness.hear(chain);

@@ -16,14 +16,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use annulus_plan::{CollectiveKind, Direction, Fingerprint, Rank, Transfer};
 
 use super::Shared;
 use crate::Error;
-use crate::bootstrap::{Hop, MAX_HOPS, Need};
+use crate::bootstrap::{Hop, MAX_HOPS, Need, Status};
 use crate::error::Stuck;
 use crate::flight::{Page, same_call};
 use crate::monitor::{Blockage, Observer, Wait};
@@ -32,6 +32,8 @@ use crate::monitor::{Blockage, Observer, Wait};
 const FIRST_WORD: Duration = Duration::from_millis(40);
 /// It repeats itself at longer and longer intervals up to this one.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
+/// How long a survey waits for answers.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Most ranks that one rank tells, and that it remembers words of.
 const MAX_TOLD: usize = 8;
 const MAX_HEARD: usize = 64;
@@ -45,6 +47,8 @@ pub(super) struct Witness {
     /// When to speak next, in nanoseconds without progress.
     next_word: AtomicU64,
     state: Mutex<State>,
+    /// Another rank has answered a survey.
+    answer: Condvar,
 }
 
 #[derive(Default)]
@@ -57,6 +61,8 @@ struct State {
     counted: HashMap<(Direction, Rank), u64>,
     /// The number of the last all-to-all-v, and how many elements it sends to whom.
     all_to_all_v: (u64, HashMap<Rank, u64>),
+    /// To a survey, by rank.
+    answers: HashMap<Rank, Status>,
 }
 
 struct Blocked {
@@ -89,6 +95,7 @@ impl Witness {
             shared: OnceLock::new(),
             next_word: AtomicU64::new(FIRST_WORD.as_nanos() as u64),
             state: Mutex::default(),
+            answer: Condvar::new(),
         }))
     }
 
@@ -118,6 +125,53 @@ impl Witness {
     /// Notes how many elements all-to-all-v number `sequence` sends to whom.
     pub(super) fn all_to_all_v(&self, sequence: u64, sends: HashMap<Rank, u64>) {
         self.state().all_to_all_v = (sequence, sends);
+    }
+
+    /// What its rank does.
+    pub(super) fn status(&self) -> Option<Status> {
+        let record = self.page.record()?;
+        let mut status = Status::new(record.collectives, record.completed);
+        status.current =
+            record.current().map(|operation| (operation.last_call(), operation.pending_for));
+        status.last_completed = record.last_completed();
+        (status.refused, status.error) = (record.refused, record.error);
+        Some(status)
+    }
+
+    /// Tells those that have asked.
+    pub(super) fn tell(&self) {
+        if let (Some(shared), Some(status)) =
+            (self.shared.get().and_then(Weak::upgrade), self.status())
+        {
+            shared.peers.answer(status);
+        }
+    }
+
+    /// Another rank has answered.
+    pub(super) fn answered(&self, rank: Rank, status: Status) {
+        self.state().answers.insert(rank, status);
+        self.answer.notify_all();
+    }
+
+    /// Asks all ranks what they do, and waits for their answers, for about a second, or until the communicator breaks.
+    pub(super) fn survey(&self, shared: &Shared) -> HashMap<Rank, Status> {
+        self.state().answers.clear();
+        let mut answers: HashMap<Rank, Status> = shared.peers.survey().into_iter().collect();
+        answers.extend(self.status().map(|status| (self.rank, status)));
+        let deadline = Instant::now() + ANSWER_TIME;
+        let mut state = self.state();
+        loop {
+            answers.extend(state.answers.drain());
+            let missing = (0..shared.world)
+                .any(|rank| !answers.contains_key(&rank) && !shared.health.has_departed(rank));
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !missing || left.is_zero() || shared.health.is_broken() {
+                return answers;
+            }
+            let slice = left.min(Duration::from_millis(20));
+            let waited = self.answer.wait_timeout(state, slice);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Its rank opens links for `call`, and cannot do anything else before `peers` have come to it.
@@ -358,7 +412,7 @@ fn is_kind(call: Fingerprint, kind: CollectiveKind) -> bool {
     (call.call >> 8) as u8 == kind as u8
 }
 
-fn is_collective(call: Fingerprint) -> bool {
+pub(super) fn is_collective(call: Fingerprint) -> bool {
     !is_kind(call, CollectiveKind::PointToPoint)
 }
 

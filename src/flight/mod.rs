@@ -35,6 +35,7 @@ pub use process::{ProcessError, of_process};
 pub use record::{FlightRecord, Operation, Outcome};
 
 pub(crate) use dump::dump_on_signal;
-pub(crate) use merge::same_call;
+pub(crate) use merge::{ranges, same_call};
 pub(crate) use page::Page;
+pub(crate) use record::short;
 pub(crate) use recorder::Recorder;

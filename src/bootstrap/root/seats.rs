@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use annulus_plan::Rank;
 
+use super::surveys::Asked;
 use super::{Phase, Root, Seat, State, Succession};
 use crate::bootstrap::agreement::Rejoin;
 use crate::bootstrap::notice::{Dispatch, Event, Heartbeat, Loss, Report};
@@ -25,6 +26,14 @@ impl Root {
         }
     }
 
+    /// Tells one rank.
+    fn relay_to(state: &State, to: u32, dispatch: &Dispatch) {
+        let mut seats = state.seats.values();
+        if let Some(seat) = seats.find(|seat| seat.rank == Some(to) && !seat.left) {
+            seat.connection.send(frame(FrameKind::Notice, &dispatch.encode()).into());
+        }
+    }
+
     pub(super) fn notice(&self, seat: u64, payload: &[u8]) -> Result<(), WireError> {
         let mut dispatch = Dispatch::decode(payload)?;
         let mut state = self.state();
@@ -42,10 +51,20 @@ impl Root {
         }
         match dispatch.event {
             Event::Report { .. } => Self::relay(&state, &dispatch),
-            Event::Stalled { to, .. } => {
-                let mut seats = state.seats.values();
-                if let Some(seat) = seats.find(|seat| seat.rank == Some(to) && !seat.left) {
-                    seat.connection.send(frame(FrameKind::Notice, &dispatch.encode()).into());
+            Event::Stalled { to, .. } => Self::relay_to(&state, to, &dispatch),
+            Event::Survey { tag } => match state.surveys.ask(tag, rank, Instant::now()) {
+                Asked::First => Self::relay(&state, &dispatch),
+                Asked::Joined(answers) => {
+                    for (other, status) in answers {
+                        let answer = Dispatch { rank: other, event: Event::State { tag, status } };
+                        Self::relay_to(&state, rank, &answer);
+                    }
+                }
+                Asked::Refused => {}
+            },
+            Event::State { tag, ref status } => {
+                for asker in state.surveys.answer(tag, rank, status) {
+                    Self::relay_to(&state, asker, &dispatch);
                 }
             }
             Event::Inquiry { about } if about != rank => {
