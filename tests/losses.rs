@@ -29,6 +29,11 @@ fn rank_process() {
             calls(&comm, Some(3)).expect("nobody has gone yet");
             std::process::exit(0);
         }
+        Ok("stop-itself") => {
+            // Before the others can open links to it.
+            kill_process(rustix::process::getpid(), Signal::STOP).expect("stopped, and continued");
+            report(&comm);
+        }
         Ok("panic") => {
             let rank = std::thread::spawn(move || {
                 calls(&comm, Some(3)).expect("nobody has gone yet");
@@ -36,28 +41,31 @@ fn rank_process() {
             });
             rank.join().expect_err("it panics");
         }
-        _ => {
-            let error = calls(&comm, None).expect_err("a rank is lost");
-            let again = comm.barrier().expect_err("broken for good");
-            assert_eq!(error.to_string(), again.to_string());
-            match &error {
-                Error::RankLost { lost, pid, last_operation, .. } => {
-                    let known = last_operation.map_or("nothing", |_| "a call");
-                    println!("\nlost {lost} {pid} {known} {:?} {error}", comm.lost_ranks());
-                }
-                other => println!("\nfailed {other}"),
-            }
-            match comm.shrink(&[]) {
-                Ok(small) => {
-                    let sum = calls(&small, Some(3)).map(|()| small.world_size());
-                    println!("\nshrunk {sum:?}");
-                }
-                Err(refused) => println!("\nshrunk {refused}"),
-            }
-        }
+        _ => report(&comm),
     }
     // Processes that end would be lost as well, and perhaps noticed first.
     let _ = std::io::stdin().lines().next();
+}
+
+/// Calls until a rank is lost, and goes on without it.
+fn report(comm: &Communicator) {
+    let error = calls(comm, None).expect_err("a rank is lost");
+    let again = comm.barrier().expect_err("broken for good");
+    assert_eq!(error.to_string(), again.to_string());
+    match &error {
+        Error::RankLost { lost, pid, last_operation, .. } => {
+            let known = last_operation.map_or("nothing", |_| "a call");
+            println!("\nlost {lost} {pid} {known} {:?} {error}", comm.lost_ranks());
+        }
+        other => println!("\nfailed {other}"),
+    }
+    match comm.shrink(&[]) {
+        Ok(small) => {
+            let sum = calls(&small, Some(3)).map(|()| small.world_size());
+            println!("\nshrunk {sum:?}");
+        }
+        Err(refused) => println!("\nshrunk {refused}"),
+    }
 }
 
 /// Makes calls until one fails, or `most` rounds.
@@ -127,7 +135,8 @@ fn lose(world: usize, victim: usize, transport: &str, fate: &str) {
     let fate_of = |rank| if rank == victim { fate } else { "survives" };
     let mut ranks: Vec<_> =
         (0..world).map(|rank| Rank::start(rank, world, transport, fate_of(rank), &name)).collect();
-    for rank in &mut ranks {
+    let stops = fate.starts_with("stop");
+    for rank in ranks.iter_mut().filter(|_| fate != "stop-itself") {
         rank.says("works").expect("calls succeed");
     }
     match fate {
@@ -146,12 +155,15 @@ fn lose(world: usize, victim: usize, transport: &str, fate: &str) {
         assert!(knows || said.starts_with(&expected("nothing")), "{name}: rank {rank}: {said}");
         known |= knows;
     }
-    assert!(known, "{name}: somebody knows in which call it was last seen");
+    assert!(
+        known || fate == "stop-itself",
+        "{name}: somebody knows in which call it was last seen"
+    );
     for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
         let said = process.says("shrunk ").expect("an outcome, not a hang");
         assert_eq!(said, format!("shrunk Ok({})", world - 1), "{name}: rank {rank}");
     }
-    if fate == "stop" {
+    if stops {
         ranks[victim].signal(Signal::CONT);
         let said = ranks[victim].says("lost ").expect("an error, not a hang");
         let expected = format!("lost {victim} {pid} ");
@@ -176,6 +188,16 @@ fn a_stopped_process() {
     for transport in ["shm", "tcp"] {
         for (world, victim) in [(2, 1), (4, 0), (4, 3)] {
             lose(world, victim, transport, "stop");
+        }
+    }
+}
+
+/// The others are opening links to it, which it does not answer.
+#[test]
+fn a_process_that_is_stopped_before_the_first_call() {
+    for transport in ["shm", "tcp"] {
+        for victim in [0, 3] {
+            lose(4, victim, transport, "stop-itself");
         }
     }
 }

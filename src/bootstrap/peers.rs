@@ -7,14 +7,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use annulus_plan::Rank;
 use annulus_transports::acceptor::{Handler, Stream};
 use annulus_transports::connect::{
     ConnectError, Patience, connect_tcp, connect_tcp_with_session, connect_unix,
 };
-use annulus_transports::descriptor::{recv_fd, send_fd};
+use annulus_transports::descriptor::{DescriptorError, recv_fd, send_fd};
 use annulus_transports::handshake::Hello;
 use annulus_transports::host::HostId;
 use annulus_transports::interface::reachable_addresses;
@@ -36,6 +36,9 @@ pub(super) mod purpose {
     /// Between ranks of a host: hand me a descriptor of yours.
     pub(in super::super) const SEGMENT: u8 = 3;
 }
+
+/// How often a call that waits for a descriptor looks whether the communicator has failed.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Where a rank can be reached.
 #[derive(Clone, Debug)]
@@ -129,11 +132,13 @@ impl Peers {
     /// Takes notice of who is gone, and of the communicator's end.
     pub(super) fn notice(&self, notice: &Notice) {
         match notice {
-            Notice::Left { rank } | Notice::Lost { rank, .. } => {
+            Notice::Left { rank } => {
                 lock(&self.state).gone.insert(*rank);
                 self.arrived.notify_all();
             }
-            Notice::Broken { .. }
+            // Whoever waits for another peer than the lost one waits in vain as well.
+            Notice::Lost { .. }
+            | Notice::Broken { .. }
             | Notice::Aborted { .. }
             | Notice::Mismatch { .. }
             | Notice::Deadlock { .. } => self.interrupt(),
@@ -219,8 +224,18 @@ impl SegmentSource for Peers {
         let stream = self.connect(peer, deadline, |patience| {
             connect_unix(&reach.unix_name, &self.secret, hello, patience)
         })?;
-        recv_fd(&stream, deadline)
-            .map_err(|error| failed(peer, "receive a shared segment", io::Error::other(error)))
+        loop {
+            lock(&self.state).check(peer)?;
+            let until = (Instant::now() + LOOK).min(deadline);
+            match recv_fd(&stream, until) {
+                Ok(descriptor) => return Ok(descriptor),
+                Err(DescriptorError::Timeout) if until < deadline => {}
+                Err(error) => {
+                    let error = io::Error::other(error);
+                    return Err(failed(peer, "receive a shared segment", error));
+                }
+            }
+        }
     }
 }
 

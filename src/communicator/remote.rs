@@ -121,6 +121,8 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
         let options = tcp::Options {
             max_chunk_bytes: 1 << 20,
             encrypt: config.encrypt,
+            // Longer than a heartbeat: where a whole rank is out of reach, the control plane says so first.
+            patience: config.heartbeat.map(|heartbeat| heartbeat * 3 / 2),
             ..tcp::Options::default()
         };
         if !share_memory {

@@ -15,8 +15,12 @@ use annulus_transports::tcp::record::RecordError;
 use annulus_transports::tcp::{HEADER_BYTES, Options, TcpFabric};
 
 const CALL: Fingerprint = Fingerprint { call: 5, order: 7 << 32, tag: 11 };
-const ENCRYPTED: Options =
-    Options { max_chunk_bytes: 1 << 16, socket_buffer_bytes: 1 << 20, encrypt: true };
+const ENCRYPTED: Options = Options {
+    max_chunk_bytes: 1 << 16,
+    socket_buffer_bytes: 1 << 20,
+    encrypt: true,
+    patience: None,
+};
 /// Each message is one record: its header and its bytes.
 const MESSAGES: usize = 8;
 const BYTES: usize = 200;

@@ -86,8 +86,12 @@ fn both_directions_at_once() {
 
 #[test]
 fn a_socket_that_takes_little_at_a_time() {
-    let options =
-        Options { max_chunk_bytes: 64 << 10, socket_buffer_bytes: 64 << 10, encrypt: false };
+    let options = Options {
+        max_chunk_bytes: 64 << 10,
+        socket_buffer_bytes: 64 << 10,
+        encrypt: false,
+        patience: None,
+    };
     exchange_between_threads(1_000_003, 10_000, options);
 }
 
@@ -95,8 +99,12 @@ fn a_socket_that_takes_little_at_a_time() {
 /// it only pumps.
 #[test]
 fn two_chunks_are_sent_while_the_receiver_only_pumps() {
-    let options =
-        Options { max_chunk_bytes: 1 << 20, socket_buffer_bytes: 64 << 10, encrypt: false };
+    let options = Options {
+        max_chunk_bytes: 1 << 20,
+        socket_buffer_bytes: 64 << 10,
+        encrypt: false,
+        patience: None,
+    };
     let (one, two) = fabrics(options);
     let (mut send, mut recv) = (open_send(&one, 0), open_recv(&two, 0));
     let chunk = payload(5, 1 << 20);
@@ -211,8 +219,12 @@ fn a_stream_that_breaks_the_format_is_refused() {
 /// Nobody asserts how long a sleep lasts: this ends only because the sleeps end.
 #[test]
 fn a_sleeper_wakes_for_bytes_for_room_and_for_the_end() {
-    let options =
-        Options { max_chunk_bytes: 1 << 20, socket_buffer_bytes: 64 << 10, encrypt: false };
+    let options = Options {
+        max_chunk_bytes: 1 << 20,
+        socket_buffer_bytes: 64 << 10,
+        encrypt: false,
+        patience: None,
+    };
     let (one, two) = fabrics(options);
     let hour = Duration::from_secs(3600);
     let bytes = 4 << 20;

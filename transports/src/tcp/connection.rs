@@ -3,11 +3,14 @@
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use socket2::SockRef;
+
+use super::path::Path;
 
 /// Parts that are together no longer than this are sent from one buffer: copying them costs
 /// less than having the kernel look at two.
@@ -24,11 +27,18 @@ pub(super) struct Connection {
     stream: TcpStream,
     /// Sends in a row that found no room.
     refused: AtomicU32,
+    /// Where a silent network is to be noticed.
+    path: Option<Path>,
 }
 
 impl Connection {
-    /// Makes `stream` fit for links, with `buffer_bytes` of kernel memory in each direction.
-    pub(super) fn new(stream: TcpStream, buffer_bytes: usize) -> io::Result<Self> {
+    /// Makes `stream` fit for links, with `buffer_bytes` of kernel memory in each direction. It breaks when the network carries
+    /// nothing for `patience`.
+    pub(super) fn new(
+        stream: TcpStream,
+        buffer_bytes: usize,
+        patience: Option<Duration>,
+    ) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let socket = SockRef::from(&stream);
@@ -40,7 +50,8 @@ impl Connection {
         if system_limit("rmem_max").is_some_and(|limit| buffer_bytes <= limit) {
             let _ = socket.set_recv_buffer_size(buffer_bytes);
         }
-        Ok(Self { stream, refused: AtomicU32::new(0) })
+        let path = patience.map(|patience| Path::new(&stream, patience));
+        Ok(Self { stream, refused: AtomicU32::new(0), path })
     }
 
     /// The socket.
@@ -70,8 +81,21 @@ impl Connection {
             if refused == ASK_AFTER && self.peer_has_finished() {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
+            self.idle()?;
         }
         Err(error.into())
+    }
+
+    /// The end of a read.
+    fn received(&self, result: io::Result<usize>) -> io::Result<usize> {
+        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            self.idle()?;
+        }
+        result
+    }
+
+    fn idle(&self) -> io::Result<()> {
+        self.path.as_ref().map_or(Ok(()), |path| path.idle(&self.stream))
     }
 
     fn peer_has_finished(&self) -> bool {
@@ -83,11 +107,11 @@ impl Connection {
 
 impl Read for &Connection {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        (&self.stream).read(bytes)
+        self.received((&self.stream).read(bytes))
     }
 
     fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        (&self.stream).read_vectored(parts)
+        self.received((&self.stream).read_vectored(parts))
     }
 }
 

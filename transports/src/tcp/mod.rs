@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use annulus_plan::Rank;
 
@@ -25,6 +25,7 @@ mod frame;
 mod inbox;
 mod links;
 mod outbox;
+mod path;
 mod poller;
 pub mod record;
 
@@ -65,12 +66,20 @@ pub struct Options {
     pub socket_buffer_bytes: usize,
     /// Whether what goes over the sockets is encrypted and authenticated. Both ranks of a link choose the same.
     pub encrypt: bool,
+    /// How long a socket may carry nothing, where something is to be carried, before its links break; `None`: as long as TCP itself
+    /// tries. A peer that takes its time to read does not count.
+    pub patience: Option<Duration>,
 }
 
 impl Default for Options {
-    /// 1 MiB each, and not encrypted.
+    /// 1 MiB each, not encrypted, and patient.
     fn default() -> Self {
-        Self { max_chunk_bytes: 1 << 20, socket_buffer_bytes: 1 << 20, encrypt: false }
+        Self {
+            max_chunk_bytes: 1 << 20,
+            socket_buffer_bytes: 1 << 20,
+            encrypt: false,
+            patience: None,
+        }
     }
 }
 
@@ -140,8 +149,9 @@ impl TcpFabric {
                 ),
                 None => return Err(LinkError::Protocol { peer, what: NoPublicKey.to_string() }),
             };
-            let connection = Connection::new(stream, self.options.socket_buffer_bytes)
-                .map_err(io("setting up the socket"))?;
+            let connection =
+                Connection::new(stream, self.options.socket_buffer_bytes, self.options.patience)
+                    .map_err(io("setting up the socket"))?;
             self.poller.add(connection.stream()).map_err(io("watching the socket"))?;
             let (send, recv) = links::split(connection, keys, peer, self.options.max_chunk_bytes);
             *ends = Some(Ends { send: Some(send), recv: Some(recv) });
