@@ -1,12 +1,12 @@
 //! Ranks as threads that join over sockets.
 
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus::bootstrap::{
-    BootstrapError, Membership, Notice, Options, Refusal, Report, Segments, UniqueId,
+    BootstrapError, Membership, Notice, OnNotice, Options, Refusal, Report, Segments, UniqueId,
 };
 use annulus_transports::link::LinkError;
 use annulus_transports::shm::SegmentSource;
@@ -198,6 +198,55 @@ fn reports_reach_all_others() {
         assert_eq!(next(&members[rank].1), expected);
     }
     assert!(members[2].1.try_recv().is_err(), "not to the one who says it");
+}
+
+/// A link breaks at both ends at once: the root reads either question while it answers the other.
+#[test]
+fn two_ranks_may_ask_about_each_other() {
+    let id = UniqueId::new().expect("a unique id");
+    let (tell, entered) = channel();
+    let (release, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    // Holds up the one thread that serves the root and all ranks of this process.
+    let hold: OnNotice = Arc::new(move |_| {
+        let _ = tell.send(());
+        let _ = wait.lock().expect("no panic").recv_timeout(PATIENT);
+    });
+    let mut members: Vec<(Membership, Receiver<Notice>)> = Vec::new();
+    let third = thread::scope(|scope| {
+        let third = scope.spawn(|| {
+            let options = Options {
+                timeout: PATIENT,
+                on_notice: hold,
+                interfaces: None,
+                settings: 0,
+                heartbeat: None,
+                encrypt: false,
+            };
+            Membership::join(&id, 2, 3, &options).expect("joined")
+        });
+        let others: Vec<_> = (0..2)
+            .map(|rank| {
+                scope.spawn({
+                    let id = &id;
+                    move || join(id, rank, 3, PATIENT)
+                })
+            })
+            .collect();
+        for other in others {
+            members.push(other.join().expect("no panic").expect("joined"));
+        }
+        third.join().expect("no panic")
+    });
+    members[0].0.control().report(Report::Broken { reason: "x".into() });
+    entered.recv_timeout(PATIENT).expect("rank 2 hears it");
+    assert!(members[0].0.inquire(1) && members[1].0.inquire(0));
+    drop(release);
+    for (rank, (_, notices)) in members.iter().enumerate() {
+        let answer = Notice::Present { rank: 1 - rank };
+        while next(notices) != answer {}
+    }
+    drop(third);
 }
 
 #[test]

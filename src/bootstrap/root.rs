@@ -6,7 +6,7 @@ mod agreements;
 mod seats;
 mod surveys;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -76,6 +76,9 @@ struct State {
     excluded: HashMap<u64, BTreeMap<u32, u32>>,
     agreed: u64,
     surveys: Surveys,
+    /// Questions whether a rank is there, each with the seat that asks, while one of them is being answered.
+    inquiries: VecDeque<(u64, u32)>,
+    inquiring: bool,
     /// Of a root that took over: the ranks that it expects, and those of them that live in this process.
     successor: Option<Succession>,
 }
@@ -184,6 +187,8 @@ impl Root {
                 excluded: HashMap::new(),
                 agreed: 0,
                 surveys: Surveys::default(),
+                inquiries: VecDeque::new(),
+                inquiring: false,
                 successor,
             }),
             this: this.clone(),

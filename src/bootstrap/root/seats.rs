@@ -81,8 +81,24 @@ impl Root {
         Ok(())
     }
 
-    /// Tells the rank of `seat` whether rank `about` is there, if it is. If not, it is told, or has been, like all others.
+    /// Answers the rank of `seat` whether rank `about` is there. To answer means to read what others have sent, which may be
+    /// questions too, perhaps about the one who asks: those wait for their turn.
     fn inquire(&self, seat: u64, about: u32) {
+        let mut state = self.state();
+        state.inquiries.push_back((seat, about));
+        if std::mem::replace(&mut state.inquiring, true) {
+            return;
+        }
+        while let Some((seat, about)) = state.inquiries.pop_front() {
+            drop(state);
+            self.answer_inquiry(seat, about);
+            state = self.state();
+        }
+        state.inquiring = false;
+    }
+
+    /// Tells the rank of `seat` whether rank `about` is there, if it is. If not, it is told, or has been, like all others.
+    fn answer_inquiry(&self, seat: u64, about: u32) {
         let connection = |state: &State| {
             let mut seats = state.seats.values();
             let found = seats.find(|seat| seat.rank == Some(about) && !seat.left);
