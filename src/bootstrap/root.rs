@@ -464,3 +464,53 @@ impl Inbox for SeatInbox {
         Heartbeat { operation: None }.encode()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::super::notice::Dispatch;
+    use super::super::wire::{FRAME_HEAD, frame_head};
+    use super::*;
+
+    fn come(root: &Arc<Root>, rank: u32, lost: &[u32]) -> UnixStream {
+        use std::io::Write;
+        let (mut near, far) = UnixStream::pair().expect("two sockets");
+        near.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        root.admit(far.into());
+        let lost = lost.iter().copied().collect();
+        let rejoin = Rejoin { rank, heartbeat: None, lost, left: RankSet::new() };
+        near.write_all(&frame(FrameKind::Rejoin, &rejoin.encode())).expect("sent");
+        near
+    }
+
+    fn hear(stream: &mut UnixStream) -> Dispatch {
+        let mut head = [0; FRAME_HEAD];
+        stream.read_exact(&mut head).expect("a frame");
+        let (kind, length) = frame_head(head, 1 << 16).expect("sound");
+        assert_eq!(kind, FrameKind::Notice);
+        let mut payload = vec![0; length];
+        stream.read_exact(&mut payload).expect("all of it");
+        Dispatch::decode(&payload).expect("sound")
+    }
+
+    /// A rank that was stopped while the others found a new root must not go on to look for another.
+    #[test]
+    fn who_was_given_up_is_told_by_the_new_root_too() {
+        let secret = Secret::random().expect("random numbers");
+        let succession = Succession { world: 3, here: RankSet::new() };
+        let root = Root::new(&secret, [0; 16], false, Some(succession)).expect("a root");
+        let _first = come(&root, 1, &[2]);
+        let begun = Instant::now();
+        while !root.state().gone.contains_key(&2) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it says who is lost");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut late = come(&root, 2, &[]);
+        let word = hear(&mut late);
+        assert!(matches!(word, Dispatch { rank: 2, event: Event::Lost(_) }), "{word:?}");
+        assert_eq!(late.read(&mut [0]).expect("an end"), 0);
+        root.end();
+    }
+}

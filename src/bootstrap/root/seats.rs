@@ -166,8 +166,19 @@ impl Root {
             return Err(unexpected);
         };
         let taken = state.seats.values().any(|other| other.rank == Some(rank));
-        if rank >= world || taken || state.gone.contains_key(&rank) {
+        if rank >= world || taken {
             return Err(unexpected);
+        }
+        if let Some(event) = state.gone.get(&rank).cloned() {
+            // It was stopped for too long, and must not take this root for lost: others would be to it.
+            if let Some(Seat { connection, .. }) = state.seats.get(&seat) {
+                let word = Dispatch { rank, event };
+                connection.send(frame(FrameKind::Notice, &word.encode()).into());
+                connection.close();
+            }
+            drop(state);
+            self.gone(seat, None);
+            return Ok(());
         }
         if state.first_came.replace(Instant::now()).is_none() {
             // The others may notice later than this one by as much as a heartbeat allows.
