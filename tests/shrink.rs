@@ -1,5 +1,6 @@
 //! Communicators of the survivors.
 
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -152,6 +153,27 @@ fn a_part_shrinks() {
             }
             let small = part.shrink(&[1]).expect("shrunk");
             assert_eq!(members(&small, comm.rank()), [4, 2, 1]);
+        });
+    }
+}
+
+/// It goes on with a part of the job, so that its process does not say it.
+#[test]
+fn who_drops_the_communicator_is_not_waited_for() {
+    for transport in TRANSPORTS {
+        let done = Barrier::new(3);
+        each(ranks(3, transport, PATIENT), |comm| {
+            let part = comm.split(Some(0), 0).expect("split");
+            if comm.rank() == 2 {
+                // The others ask before they can know.
+                thread::sleep(Duration::from_millis(300));
+                drop(comm);
+            } else {
+                let small = comm.shrink(&[]).expect("shrunk");
+                assert_eq!(members(&small, comm.rank()), [0, 1], "{transport:?}");
+            }
+            done.wait();
+            drop(part);
         });
     }
 }

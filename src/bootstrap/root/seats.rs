@@ -50,7 +50,16 @@ impl Root {
             }
         }
         match dispatch.event {
-            Event::Report { .. } => Self::relay(&state, &dispatch),
+            Event::Report { tag, ref report } => {
+                Self::relay(&state, &dispatch);
+                if matches!(report, Report::Departed { .. })
+                    && let Some(open) = state.agreements.get_mut(&tag)
+                {
+                    // Those who have asked already did not know.
+                    open.agreement.lose(rank);
+                    self.settle(&mut state);
+                }
+            }
             Event::Stalled { to, .. } => Self::relay_to(&state, to, &dispatch),
             Event::Survey { tag } => match state.surveys.ask(tag, rank, Instant::now()) {
                 Asked::First => Self::relay(&state, &dispatch),
