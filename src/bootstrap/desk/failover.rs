@@ -20,8 +20,10 @@ use crate::bootstrap::reactor::lock;
 use crate::bootstrap::root::Standby;
 use crate::bootstrap::wire::{FrameKind, frame};
 
-/// A candidate is tried for so long at a time; then the desk may be gone.
-const SLICE: Duration = Duration::from_millis(250);
+/// A candidate is tried for so long at a time, at first; then the desk may be gone. Twice as long each time: on a busy machine an
+/// honest answer may take longer than any one time.
+const FIRST_SLICE: Duration = Duration::from_millis(250);
+const LONGEST_SLICE: Duration = Duration::from_secs(2);
 /// How long a candidate that does not refuse may take, where no heartbeat says.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -59,7 +61,7 @@ impl Desk {
         (0..self.roster.members.len() as u32).find(|rank| !gone(rank))
     }
 
-    fn attempt(&self, candidate: u32) -> Attempt {
+    fn attempt(&self, candidate: u32, slice: Duration) -> Attempt {
         let own = &self.roster.members[self.roster.rank as usize];
         let member = &self.roster.members[candidate as usize];
         let addresses =
@@ -68,7 +70,7 @@ impl Desk {
         let secret = Standby::secret(&self.roster.secret);
         let (rank, purpose) = (self.roster.rank, purpose::CONTROL);
         let hello = Hello { rank, target: candidate, purpose, index: 0, tag: 0 };
-        match connect_tcp(&addresses, &secret, hello, Instant::now() + SLICE) {
+        match connect_tcp(&addresses, &secret, hello, Instant::now() + slice) {
             Ok(stream) => Attempt::Connected(stream),
             Err(ConnectError::Unreachable { attempts, .. })
                 if attempts.iter().all(|attempt| is_refusal(attempt.failure.as_ref())) =>
@@ -112,16 +114,17 @@ impl Desk {
 
 fn search(desk: &Weak<Desk>) {
     let mut since = Instant::now();
+    let mut slice = FIRST_SLICE;
     let mut tried = None;
     loop {
         // Held for one attempt at a time: dropping the job's last communicator ends the search.
         let Some(desk): Option<Arc<Desk>> = desk.upgrade() else { return };
         let Some(candidate) = desk.candidate() else { return desk.give_up() };
         if tried.replace(candidate) != Some(candidate) {
-            since = Instant::now();
+            (since, slice) = (Instant::now(), FIRST_SLICE);
         }
         let patience = desk.roster.heartbeat.unwrap_or(PATIENCE);
-        match desk.attempt(candidate) {
+        match desk.attempt(candidate, slice) {
             Attempt::Connected(stream) => {
                 if desk.adopt(candidate, stream).is_err() {
                     desk.give_up();
@@ -138,7 +141,7 @@ fn search(desk: &Weak<Desk>) {
                     "it cannot be reached for {patience:.1?} since the root of the job is lost"
                 ),
             ),
-            Attempt::Silent => {}
+            Attempt::Silent => slice = (slice * 2).min(LONGEST_SLICE),
         }
     }
 }
