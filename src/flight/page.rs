@@ -111,9 +111,15 @@ impl Page {
         self.set(word::REFUSED_AT, self.get(word::STARTED) + 1);
     }
 
-    /// How many operations have been started.
+    /// Notes that operation `number` has been started, after all that was written before.
+    #[inline]
+    pub(super) fn start(&self, number: u64) {
+        self.word(word::STARTED).store(number, Ordering::Release);
+    }
+
+    /// How many operations have been started. Records that are read after this are at least as new.
     pub(crate) fn started(&self) -> u64 {
-        self.get(word::STARTED)
+        self.word(word::STARTED).load(Ordering::Acquire)
     }
 
     /// How many collectives have been started.

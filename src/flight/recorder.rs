@@ -42,7 +42,7 @@ impl Recorder {
     pub(crate) fn again(&mut self) {
         if let Some(page) = &self.page {
             self.operation += 1;
-            page.set(word::STARTED, self.operation);
+            page.start(self.operation);
         }
     }
 
@@ -94,7 +94,7 @@ impl Recorder {
         let next_look =
             if open { self.operation.next_multiple_of(REPETITIONS_PER_LOOK) } else { 0 };
         page.set(word::ATTENTION, next_look);
-        page.set(word::STARTED, self.operation);
+        page.start(self.operation);
     }
 
     /// The operation under way has ended.
