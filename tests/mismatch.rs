@@ -299,3 +299,42 @@ fn late_ranks_are_waited_for() {
         });
     }
 }
+
+/// Who waits with a long message for a rank that owes it a short one is not in another call.
+#[test]
+fn uneven_exchanges_wait_for_late_ranks() {
+    for transport in [Transport::Proc, Transport::Shm] {
+        let mut config = Config::default();
+        config.transport = transport;
+        let ranks = Communicator::local_with(3, &config).expect("ranks meet");
+        thread::scope(|threads| {
+            for comm in &ranks {
+                threads.spawn(move || {
+                    thread::sleep(Duration::from_millis(200 * comm.rank() as u64));
+                    // As much as the receiver's number says, more from rank 0.
+                    let count = |from: usize, to: usize| if from == 0 { 1 << 20 } else { 1 + to };
+                    let (rank, world) = (comm.rank(), comm.world_size());
+                    let sends: Vec<usize> = (0..world).map(|to| count(rank, to)).collect();
+                    let receives: Vec<usize> = (0..world).map(|from| count(from, rank)).collect();
+                    let places = |counts: &[usize]| -> Vec<usize> {
+                        (0..world).map(|rank| counts[..rank].iter().sum()).collect()
+                    };
+                    let mut output = vec![0.0; receives.iter().sum()];
+                    comm.all_to_all_v(
+                        &vec![own(comm); sends.iter().sum()],
+                        &sends,
+                        &places(&sends),
+                        &mut output,
+                        &receives,
+                        &places(&receives),
+                    )
+                    .expect("they come");
+                    for (from, place) in places(&receives).into_iter().enumerate() {
+                        let part = &output[place..][..receives[from]];
+                        assert!(part.iter().all(|&element| element == (from + 1) as f32));
+                    }
+                });
+            }
+        });
+    }
+}

@@ -48,7 +48,7 @@ pub use peers::{Peers, Segments};
 pub use record::MAX_WORLD;
 pub use refusal::{Claimant, MissingRanks, Refusal};
 pub use shrink::ShrinkError;
-pub use stall::{Hop, MAX_HOPS, Need};
+pub use stall::{ANY_COUNT, Hop, MAX_HOPS, Need};
 pub use survey::Status;
 pub use wire::WireError;
 

@@ -10,6 +10,9 @@ use super::wire::{Reader, WireError, Writer};
 /// Most ranks in a chain.
 pub const MAX_HOPS: usize = 16;
 
+/// More elements than a message can have: the need is not for a message.
+pub const ANY_COUNT: u64 = u64::MAX;
+
 /// One rank that is stuck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
@@ -33,7 +36,7 @@ pub struct Hop {
 pub enum Need {
     /// Come to the collective that the other is in; of all-to-all-v, send a message of so many elements.
     Collective {
-        /// Elements.
+        /// Elements; [`ANY_COUNT`] where nothing of that size is expected.
         count: u64,
     },
     /// Send its message of this number to the other.

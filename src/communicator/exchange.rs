@@ -81,7 +81,7 @@ impl Engine {
             let plan = algorithms::exchange(&exchange.call, &choice)
                 .expect("pairwise plans every exchange");
             if let Some(witness) = &shared.witness {
-                witness.opens_exchange(begun, exchange.call.transfers());
+                witness.opens_exchange(begun, &plan);
             }
             let opening =
                 collective.map_or_else(|| Opening::Exchange(peers(&exchange.call)), Opening::Call);
@@ -111,19 +111,26 @@ impl Engine {
         let program = self.exchanges.programs.get_mut(&key).expect("it was just put there");
         let (sequence, witness) = (self.sequence, shared.witness.as_deref());
         let memory = &exchange.memory;
+        let mut sent: HashMap<Rank, Vec<u64>> = HashMap::new();
         program.mark(|direction, peer, span: Span| {
             let dtype = match span.buffer {
                 Buffer::Member(member) => memory.dtypes[member],
                 _ => memory.dtypes[0],
             };
+            let count = (span.bytes / dtype.size()) as u64;
             let sequence = if kind == CollectiveKind::AllToAllV {
+                if direction == Direction::Send {
+                    sent.entry(peer).or_default().push(count);
+                }
                 sequence
             } else {
                 witness.map_or(0, |witness| witness.count(direction, peer))
             };
-            let count = (span.bytes / dtype.size()) as u64;
             Fingerprint::from_parts(kind, dtype, None, None, count, sequence, shared.tag)
         });
+        if let (Some(witness), CollectiveKind::AllToAllV) = (witness, kind) {
+            witness.all_to_all_v(sequence, sent);
+        }
         let fingerprint = program.first_mark().unwrap_or_default();
         let buffers = Buffers {
             input: memory.input,
@@ -152,9 +159,6 @@ impl Engine {
         if call.kind() == CollectiveKind::AllToAllV {
             let fingerprint = all_to_all_v(memory, self.sequence, shared.tag);
             self.recorder.collective(fingerprint, usize::MAX);
-            if let Some(witness) = witness {
-                witness.all_to_all_v(self.sequence, sends(call, memory));
-            }
             return fingerprint;
         }
         let transfers = call.transfers();
@@ -172,13 +176,6 @@ impl Engine {
         self.recorder.exchange(fingerprint, peer, transfers.len(), self.sequence);
         fingerprint
     }
-}
-
-/// How many elements an all-to-all-v sends to whom.
-fn sends(call: &plan::Exchange, memory: &Memory) -> HashMap<Rank, u64> {
-    let sends = call.transfers().iter().filter(|one| one.direction == Direction::Send);
-    let bytes = memory.dtypes[0].size();
-    sends.map(|transfer| (transfer.peer, (transfer.bytes / bytes) as u64)).collect()
 }
 
 /// The whole call; its messages have counts of their own.

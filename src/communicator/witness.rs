@@ -14,16 +14,16 @@
 //! Neither can be said of a rank that is late, slow, or has sent what is still on its way. A rank that cannot conclude anything, but is
 //! stuck, passes the word on to those that it needs itself.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use annulus_plan::{CollectiveKind, Direction, Fingerprint, Rank, Transfer};
+use annulus_plan::{CollectiveKind, Direction, Fingerprint, Plan, Rank};
 
 use super::Shared;
 use crate::Error;
-use crate::bootstrap::{Hop, MAX_HOPS, Need, Status};
+use crate::bootstrap::{ANY_COUNT, Hop, MAX_HOPS, Need, Status};
 use crate::error::Stuck;
 use crate::flight::{Page, same_call};
 use crate::monitor::{Blockage, Observer, Wait};
@@ -59,8 +59,8 @@ struct State {
     heard: HashMap<Rank, Vec<Hop>>,
     /// Messages so far to and from each peer, outside collectives. The peer counts the same.
     counted: HashMap<(Direction, Rank), u64>,
-    /// The number of the last all-to-all-v, and how many elements it sends to whom.
-    all_to_all_v: (u64, HashMap<Rank, u64>),
+    /// The number of the last all-to-all-v, and how many elements the messages have that it sends to whom.
+    all_to_all_v: (u64, HashMap<Rank, Vec<u64>>),
     /// To a survey, by rank.
     answers: HashMap<Rank, Status>,
 }
@@ -70,6 +70,8 @@ struct Blocked {
     collectives: u64,
     call: Fingerprint,
     needs: Vec<(Rank, Need)>,
+    /// Messages of the operation that have yet to be counted, but have been begun.
+    begun: BTreeMap<(Rank, Direction), u64>,
 }
 
 /// What follows from a word.
@@ -122,8 +124,8 @@ impl Witness {
         self.state().counted.get(&(direction, peer)).copied().unwrap_or(0)
     }
 
-    /// Notes how many elements all-to-all-v number `sequence` sends to whom.
-    pub(super) fn all_to_all_v(&self, sequence: u64, sends: HashMap<Rank, u64>) {
+    /// Notes how many elements the messages have that all-to-all-v number `sequence` sends to whom.
+    pub(super) fn all_to_all_v(&self, sequence: u64, sends: HashMap<Rank, Vec<u64>>) {
         self.state().all_to_all_v = (sequence, sends);
     }
 
@@ -176,23 +178,31 @@ impl Witness {
 
     /// Its rank opens links for `call`, and cannot do anything else before `peers` have come to it.
     pub(super) fn opens(&self, call: Fingerprint, peers: &[Rank]) {
-        let collective = peers.iter().map(|&peer| (peer, Need::Collective { count: 0 }));
-        self.block(call, collective.take(MAX_TOLD).collect());
+        let collective = peers.iter().map(|&peer| (peer, Need::Collective { count: ANY_COUNT }));
+        self.block(call, collective.take(MAX_TOLD).collect(), BTreeMap::new());
     }
 
-    /// Its rank opens links for a group of `transfers`, of which `call` is one.
-    pub(super) fn opens_exchange(&self, call: Fingerprint, transfers: &[Transfer]) {
-        let others = transfers.iter().filter(|one| one.bytes > 0 && one.peer != self.rank);
-        let needs = others.take(MAX_TOLD).map(|transfer| {
-            let number = (self.counted(transfer.direction, transfer.peer) + 1) as u32;
-            let need = match transfer.direction {
+    /// Its rank opens links for the exchange `plan`; `call` is that, or one of its messages.
+    pub(super) fn opens_exchange(&self, call: Fingerprint, plan: &Plan) {
+        let mut begun = BTreeMap::new();
+        for step in plan.lanes.iter().flat_map(|lane| &lane.instructions) {
+            let from = step.from().map(|link| (link.peer, Direction::Receive));
+            let to = step.to().map(|link| (link.peer, Direction::Send));
+            for message in from.into_iter().chain(to) {
+                *begun.entry(message).or_insert(0) += 1;
+            }
+        }
+        let needs = begun.keys().take(MAX_TOLD).map(|&(peer, direction)| {
+            let number = (self.counted(direction, peer) + 1) as u32;
+            let need = match direction {
+                _ if is_collective(call) => Need::Collective { count: ANY_COUNT },
                 Direction::Receive => Need::Send { number },
                 Direction::Send => Need::Receive { number },
             };
-            (transfer.peer, need)
+            (peer, need)
         });
         let needs = needs.collect();
-        self.block(call, needs);
+        self.block(call, needs, begun);
     }
 
     /// The links are open.
@@ -200,9 +210,14 @@ impl Witness {
         self.state().blocked = None;
     }
 
-    fn block(&self, call: Fingerprint, needs: Vec<(Rank, Need)>) {
+    fn block(
+        &self,
+        call: Fingerprint,
+        needs: Vec<(Rank, Need)>,
+        begun: BTreeMap<(Rank, Direction), u64>,
+    ) {
         let (operation, collectives) = (self.page.started(), self.page.collectives());
-        self.state().blocked = Some(Blocked { operation, collectives, call, needs });
+        self.state().blocked = Some(Blocked { operation, collectives, call, needs, begun });
     }
 
     /// Hears a word from another rank. Does not block, and runs on any thread.
@@ -232,7 +247,10 @@ impl Witness {
             Some(blocked) if blocked.operation == self.page.started() => blocked,
             _ => return Verdict::Nothing,
         };
-        let counted = |direction| state.counted.get(&(direction, last.rank)).copied().unwrap_or(0);
+        let counted = |direction| {
+            let counted = state.counted.get(&(direction, last.rank)).copied().unwrap_or(0);
+            counted + blocked.begun.get(&(last.rank, direction)).copied().unwrap_or(0)
+        };
         let begun = match last.need {
             Need::Collective { .. } => blocked.collectives >= last.collectives,
             // The numbers travel modulo 2^32.
@@ -292,12 +310,13 @@ impl Witness {
             && hop.peer == self.rank
             && is_kind(ours, CollectiveKind::AllToAllV)
             && *last == sequence
+            && count != ANY_COUNT
         {
-            let sent = sends.get(&peer).copied().unwrap_or(0);
+            let sent = sends.get(&peer).map_or(&[][..], Vec::as_slice);
             let with = |count: u64| Fingerprint { call: ours.call & 0xffff | count << 16, ..ours };
-            return (sent != count).then(|| Verdict::Mismatch {
+            return (!sent.contains(&count)).then(|| Verdict::Mismatch {
                 peer,
-                ours: with(sent),
+                ours: with(sent.iter().sum()),
                 theirs: with(count),
             });
         }
@@ -341,7 +360,8 @@ impl Witness {
             needs.iter().map(|need| (need.0, vec![hop(need)])).collect();
         let verdicts: Vec<Verdict> = {
             let mut state = self.state();
-            state.blocked = Some(Blocked { operation, collectives, call, needs });
+            let begun = BTreeMap::new();
+            state.blocked = Some(Blocked { operation, collectives, call, needs, begun });
             let state = &*state;
             state.heard.values().map(|chain| self.judge(state, chain, &shared)).collect()
         };
@@ -402,7 +422,9 @@ pub(super) fn hops(cycle: &[Stuck]) -> Vec<Hop> {
 fn need(call: Fingerprint, blockage: &Blockage) -> Need {
     let (count, number) = blockage.message.unwrap_or_default();
     match blockage.direction {
-        _ if is_collective(call) => Need::Collective { count },
+        Direction::Receive if is_collective(call) => Need::Collective { count },
+        // What the other is to take, which says nothing of what it sends.
+        Direction::Send if is_collective(call) => Need::Collective { count: ANY_COUNT },
         Direction::Receive => Need::Send { number },
         Direction::Send => Need::Receive { number },
     }
@@ -446,6 +468,16 @@ mod tests {
         assert!(!is_behind(5, 1));
         assert!(is_behind(u64::from(u32::MAX), 3));
         assert!(!is_behind((1 << 32) + 3, 3));
+    }
+
+    #[test]
+    fn to_take_a_message_is_not_to_send_one() {
+        let all_to_all_v = CollectiveKind::AllToAllV;
+        let dtype = annulus_plan::DataType::F32;
+        let call = Fingerprint::from_parts(all_to_all_v, dtype, None, None, 0, 1, 1);
+        let of = |direction| need(call, &Blockage { peer: 1, direction, message: Some((5, 1)) });
+        assert_eq!(of(Direction::Receive), Need::Collective { count: 5 });
+        assert_eq!(of(Direction::Send), Need::Collective { count: ANY_COUNT });
     }
 
     #[test]
