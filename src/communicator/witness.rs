@@ -37,6 +37,9 @@ const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Most ranks that one rank tells, and that it remembers words of.
 const MAX_TOLD: usize = 8;
 const MAX_HEARD: usize = 64;
+/// Most words of others that one rank passes on in [`FIRST_WORD`]. There are as many chains as paths through the ranks that are
+/// stuck, which may be more than anybody can carry; who drops some hears them again.
+const MAX_PASSED: usize = 64;
 
 /// One rank's part in this.
 pub(super) struct Witness {
@@ -63,6 +66,21 @@ struct State {
     all_to_all_v: (u64, HashMap<Rank, Vec<u64>>),
     /// To a survey, by rank.
     answers: HashMap<Rank, Status>,
+    /// Words of others that were passed on since when.
+    passed: (usize, Option<Instant>),
+}
+
+impl State {
+    /// How many of `wanted` words may be passed on now.
+    fn allow(&mut self, wanted: usize, now: Instant) -> usize {
+        let (passed, since) = &mut self.passed;
+        if since.is_none_or(|since| now.saturating_duration_since(since) >= FIRST_WORD) {
+            (*passed, *since) = (0, Some(now));
+        }
+        let allowed = wanted.min(MAX_PASSED - *passed);
+        *passed += allowed;
+        allowed
+    }
 }
 
 struct Blocked {
@@ -328,7 +346,8 @@ impl Witness {
         match verdict {
             Verdict::Nothing => {}
             Verdict::Ask(words) => {
-                for (peer, word) in words.into_iter().take(MAX_TOLD) {
+                let allowed = self.state().allow(words.len(), Instant::now());
+                for (peer, word) in words.into_iter().take(allowed) {
                     shared.peers.stalled(peer, word);
                 }
             }
@@ -365,7 +384,9 @@ impl Witness {
             let state = &*state;
             state.heard.values().map(|chain| self.judge(state, chain, &shared)).collect()
         };
-        self.act(&shared, Verdict::Ask(words));
+        for (peer, word) in words {
+            shared.peers.stalled(peer, word);
+        }
         verdicts.into_iter().for_each(|verdict| self.act(&shared, verdict));
     }
 
@@ -468,6 +489,14 @@ mod tests {
         assert!(!is_behind(5, 1));
         assert!(is_behind(u64::from(u32::MAX), 3));
         assert!(!is_behind((1 << 32) + 3, 3));
+    }
+
+    #[test]
+    fn words_are_passed_on_in_moderation() {
+        let (mut state, now) = (State::default(), Instant::now());
+        assert_eq!(state.allow(MAX_PASSED - 1, now), MAX_PASSED - 1);
+        assert_eq!((state.allow(5, now), state.allow(5, now)), (1, 0));
+        assert_eq!(state.allow(1000, now + FIRST_WORD), MAX_PASSED);
     }
 
     #[test]
