@@ -68,7 +68,6 @@ pub(crate) unsafe fn shrink(
 
 /// `ncclCommGetUniqueId`: one at a time, until it is used.
 pub(crate) fn unique_id(parent: Handle, out: Out<UniqueId>) -> Outcome {
-    crate::exit::is_meeting_place();
     let parent = find(parent)?;
     let comm = parent.ready()?;
     let mut invitation = parent.invitation();

@@ -1,38 +1,21 @@
 //! A process that exits with living communicators leaves them in good order, so that peers which are still finishing
 //! do not take it for lost.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
-use std::{process, thread};
+use std::process;
+use std::sync::OnceLock;
+use std::time::Duration;
 
-use crate::communicator::{LIVE, Live};
+use annulus::bootstrap::pass_on_goodbyes;
+
+use crate::communicator::LIVE;
 use crate::handles::{Found, Handle};
 use crate::result::Code;
 
 /// The process that has communicators; one that was forked from it has not.
 static OWNER: OnceLock<u32> = OnceLock::new();
 
-/// Whether ranks meet at this process, which passes on what they say.
-static MEETING_PLACE: AtomicBool = AtomicBool::new(false);
-
-/// When a rank of this process left others last.
-static DEPARTURE: Mutex<Option<Instant>> = Mutex::new(None);
-
-/// How long a goodbye may take to be passed on.
-const PASSING_ON: Duration = Duration::from_millis(100);
-
-/// Notes that ranks meet at this process.
-pub(crate) fn is_meeting_place() {
-    MEETING_PLACE.store(true, Ordering::Relaxed);
-}
-
-/// Notes that `live` leaves its ranks.
-pub(crate) fn departs(live: &Live) {
-    if live.world > 1 {
-        *DEPARTURE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-    }
-}
+/// How long goodbyes may take to be passed on, if ranks have met at this process.
+const PASSING_ON: Duration = Duration::from_secs(1);
 
 /// Sees to it, once per process.
 pub(crate) fn leave_in_good_order() {
@@ -50,12 +33,7 @@ extern "C" fn leave() {
     }
     let _ = std::panic::catch_unwind(|| {
         LIVE.handles().into_iter().for_each(depart);
-        let departure = *DEPARTURE.lock().unwrap_or_else(PoisonError::into_inner);
-        if MEETING_PLACE.load(Ordering::Relaxed)
-            && let Some(departure) = departure
-        {
-            thread::sleep(PASSING_ON.saturating_sub(departure.elapsed()));
-        }
+        pass_on_goodbyes(PASSING_ON);
     });
 }
 
@@ -63,7 +41,6 @@ extern "C" fn leave() {
 fn depart(handle: Handle) {
     let Found::Live(live) = LIVE.find(handle) else { return };
     if live.state() != Code::InProgress {
-        departs(&live);
         LIVE.remove(handle);
     }
 }

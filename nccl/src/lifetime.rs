@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::communicator::{Flag, LIVE, Live, find, not_found};
-use crate::exit;
 use crate::handles::{Found, Handle};
 use crate::init::Out;
 use crate::result::{Code, Failure, Outcome};
@@ -64,7 +63,6 @@ pub(crate) fn abort(comm: Handle) -> Outcome {
 /// Drops the communicator, or lets whoever still uses it do so. Where calls may be going on behind the caller's
 /// back, a thread waits for them.
 fn release(live: Arc<Live>) {
-    exit::departs(&live);
     if live.has(Flag::Busy) && !live.has(Flag::Aborted) {
         let live = live.clone();
         let release = move || drop(live);

@@ -82,8 +82,13 @@ fn code_of(error: &Error) -> Code {
         Error::Call { .. } | Error::BufferLength { .. } | Error::Argument { .. } => {
             Code::InvalidArgument
         }
-        Error::Mismatch { .. } | Error::Config(_) | Error::Launch(_) => Code::InvalidUsage,
+        Error::Mismatch { .. }
+        | Error::Deadlock { .. }
+        | Error::RankJoined { .. }
+        | Error::Config(_)
+        | Error::Launch(_) => Code::InvalidUsage,
         Error::RankLost { .. }
+        | Error::CutOff { .. }
         | Error::Reported { .. }
         | Error::Aborted { .. }
         | Error::Link { .. } => Code::RemoteError,

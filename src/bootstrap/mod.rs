@@ -47,6 +47,7 @@ pub use notice::{Notice, Report};
 pub use peers::{Peers, Segments};
 pub use record::MAX_WORLD;
 pub use refusal::{Claimant, MissingRanks, Refusal};
+pub use root::pass_on_goodbyes;
 pub use shrink::ShrinkError;
 pub use stall::{ANY_COUNT, Hop, MAX_HOPS, Need};
 pub use survey::Status;

@@ -139,7 +139,26 @@ struct SeatInbox {
     seat: u64,
 }
 
+/// Blocks until the roots in this process have passed on the goodbyes of its own ranks, at most `limit`: for a process that
+/// is about to end, and whose ranks have left.
+pub fn pass_on_goodbyes(limit: Duration) {
+    let deadline = Instant::now() + limit;
+    let roots: Vec<_> = lock(&ROOTS).iter().map(|(_, root)| root.clone()).collect();
+    for root in roots {
+        while Instant::now() < deadline && root.expects_goodbyes() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 impl Root {
+    /// Whether a rank of this process has not said goodbye yet, and there are others to hear it.
+    fn expects_goodbyes(&self) -> bool {
+        let state = self.state();
+        let stays = |here: bool| state.seats.values().any(|seat| seat.here == here && !seat.left);
+        state.phase == Phase::Running && stays(true) && stays(false)
+    }
+
     /// Starts the root of the job with `secret`, reached through `acceptor`. `listens_alone`: the acceptor is nobody
     /// else's, and ends once all ranks have come.
     pub(super) fn start(

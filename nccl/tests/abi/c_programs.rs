@@ -14,16 +14,26 @@ fn program(name: &str) -> Option<PathBuf> {
     Some(compile(&format!("{name}.c"), name, &[&package().join("include")]))
 }
 
-fn collectives(arguments: &[&str]) {
+/// `collectives.c`, compiled once.
+fn collectives_program() -> Option<&'static PathBuf> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    if let Some(program) = PROGRAM.get_or_init(|| program("collectives")) {
+    PROGRAM.get_or_init(|| program("collectives")).as_ref()
+}
+
+/// `lifetimes.c`, compiled once.
+fn lifetimes_program() -> Option<&'static PathBuf> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    PROGRAM.get_or_init(|| program("lifetimes")).as_ref()
+}
+
+fn collectives(arguments: &[&str]) {
+    if let Some(program) = collectives_program() {
         succeed(with_library(program).args(arguments));
     }
 }
 
 fn lifetimes(scenario: &str) {
-    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    if let Some(program) = PROGRAM.get_or_init(|| program("lifetimes")) {
+    if let Some(program) = lifetimes_program() {
         succeed(with_library(program).arg(scenario));
     }
 }
@@ -59,7 +69,7 @@ fn no_memory_error_under_valgrind() {
         println!("skipped: valgrind is not installed");
         return;
     }
-    if let Some(program) = program("collectives") {
+    if let Some(program) = collectives_program() {
         let mut valgrind = with_library("valgrind");
         // Its processor has no AVX-512.
         valgrind.env("ANNULUS_ISA", "portable");
@@ -116,8 +126,8 @@ fn beginnings_that_make_no_sense_are_refused() {
 
 #[test]
 fn memory_of_a_device_is_refused() {
-    let Some(program) = program("lifetimes") else { return };
-    let folder = programs::folder(&format!("driver-{}", std::process::id()));
+    let Some(program) = lifetimes_program() else { return };
+    let folder = programs::folder("driver");
     let mut gcc = std::process::Command::new("gcc");
     gcc.args(["-shared", "-fPIC", "-o"]).arg(folder.join("libcuda.so.1"));
     succeed(gcc.arg(package().join("tests/c/driver.c")));
@@ -132,7 +142,7 @@ fn parameters_tell_the_environment() {
 
 #[test]
 fn ranks_meet_at_the_address_of_comm_id() {
-    let Some(program) = program("lifetimes") else { return };
+    let Some(program) = lifetimes_program() else { return };
     // A port that was free just now.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -142,9 +152,9 @@ fn ranks_meet_at_the_address_of_comm_id() {
 
 #[test]
 fn the_log_says_what_people_look_for() {
-    let Some(program) = program("lifetimes") else { return };
+    let Some(program) = lifetimes_program() else { return };
     let log = |variables: &[(&str, &str)]| {
-        succeed(with_library(&program).arg("mismatch").envs(variables.iter().copied()))
+        succeed(with_library(program).arg("mismatch").envs(variables.iter().copied()))
     };
     let text = log(&[("NCCL_DEBUG", "INFO"), ("NCCL_ALGO", "ring"), ("NCCL_IB_HCA", "mlx5_0")]);
     for expected in [

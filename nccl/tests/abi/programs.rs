@@ -31,10 +31,14 @@ pub(crate) fn library() -> &'static Path {
         let test = env::current_exe().expect("this program's path");
         let built = test.parent().expect("it lies in a folder").join("libnccl.so");
         assert!(built.exists(), "{} was not built", built.display());
-        let folder = folder(&format!("library-{}", std::process::id()));
+        let folder = folder("library");
         for name in ["libnccl.so", "libnccl.so.2"] {
-            let _ = fs::remove_file(folder.join(name));
-            symlink(&built, folder.join(name)).expect("a link to the library");
+            let link = folder.join(name);
+            if fs::read_link(&link).is_ok_and(|target| target == built) {
+                continue;
+            }
+            let _ = fs::remove_file(&link);
+            symlink(&built, &link).expect("a link to the library");
         }
         folder
     })
@@ -47,7 +51,7 @@ pub(crate) fn is_there(program: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Compiles `source` of `tests/c` with the headers in `include` and links it with the library.
+/// Compiles `source` of `tests/c` with the headers in `include` and links it with the library. No two tests use one `name`.
 pub(crate) fn compile(source: &str, name: &str, include: &[impl AsRef<Path>]) -> PathBuf {
     compile_against(library(), source, name, include)
 }
@@ -59,7 +63,7 @@ pub(crate) fn compile_against(
     name: &str,
     include: &[impl AsRef<Path>],
 ) -> PathBuf {
-    let program = folder("programs").join(format!("{name}-{}", std::process::id()));
+    let program = folder("programs").join(name);
     let mut gcc = Command::new("gcc");
     gcc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"]);
     for folder in include {

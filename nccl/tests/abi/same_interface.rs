@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use nccl::SURFACE;
 
@@ -11,10 +12,13 @@ use crate::programs::{compile, folder, is_there, package, succeed, with_library}
 use crate::wheels::{VERSIONS, for_each, includes, symbols};
 
 /// A prefix into which the library was installed.
-fn installed() -> PathBuf {
-    let prefix = folder(&format!("installed-{}", std::process::id()));
-    succeed(Command::new(env!("CARGO_BIN_EXE_install_nccl")).arg(&prefix));
-    prefix
+fn installed() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = folder("installed");
+        succeed(Command::new(env!("CARGO_BIN_EXE_install_nccl")).arg(&prefix));
+        prefix
+    })
 }
 
 /// Kinds by name.

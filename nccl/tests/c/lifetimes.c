@@ -167,6 +167,9 @@ static void shrink(void) {
       CHECK(waitpid(family, &status, 0) == family && !status);
       continue;
     }
+    int done[2], go[2];
+    char token[2] = "";
+    CHECK(!pipe(done) && !pipe(go));
     int rank = as_process(3, &id), value = 1, count, number, excluded[1] = {1}, nobody[1] = {3};
     snprintf(where, sizeof where, "shrink %d", how);
     int polled = how == 2, flags = how == 0 ? NCCL_SHRINK_DEFAULT : NCCL_SHRINK_ABORT;
@@ -181,19 +184,21 @@ static void shrink(void) {
     REFUSED(ncclInvalidArgument, ncclCommShrink(comm, excluded, 0, &child, NULL, flags), "excludeRanksCount");
     REFUSED(ncclInvalidArgument, ncclCommShrink(comm, nobody, 1, &child, NULL, flags), "holds 3");
     REFUSED(ncclInvalidArgument, ncclCommShrink(comm, excluded, 1, &child, NULL, 2), "shrinkFlags is 2");
+    /* NCCL_SHRINK_ABORT ends the calls of all ranks: rank 0 goes on when the others have done with theirs, and they when it
+     * has looked at what a pending call keeps away. */
+    if (rank) CHECK(write(done[1], token, 1) == 1 && read(go[0], token, 1) == 1);
+    else CHECK(read(done[0], token, 1) == 1 && read(done[0], token, 1) == 1);
+    if (rank == 0 && polled) {
+      EXPECT(ncclInProgress, ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
+      REFUSED(ncclInvalidArgument, ncclCommShrink(comm, excluded, 1, &child, NULL, 0), "previous operation");
+    }
+    if (rank == 0) CHECK(write(go[1], "go", 2) == 2);
     if (rank == 1) {
       if (how == 1) _exit(0);
-      if (how == 2) sleep_ms(2000);
       OK(ncclCommDestroy(comm));
       exit(0);
     }
     if (how == 1) EXPECT(ncclRemoteError, ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
-    if (how == 2) {
-      /* A call of the parent that never ends. NCCL_SHRINK_ABORT ends it on all ranks, who must be done with others. */
-      sleep_ms(500);
-      EXPECT(ncclInProgress, ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
-      REFUSED(ncclInvalidArgument, ncclCommShrink(comm, excluded, 1, &child, NULL, 0), "previous operation");
-    }
     EXPECT(going, ncclCommShrink(comm, excluded, 1, &child, NULL, flags));
     if (polled) CHECK(settled(comm) == ncclSuccess);
     OK(ncclCommCount(child, &count));

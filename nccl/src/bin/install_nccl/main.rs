@@ -50,7 +50,7 @@ fn install(prefix: &Path) -> Result<PathBuf, String> {
         named(folder, fs::create_dir_all(folder))?;
     }
     // A running program keeps the file that it has mapped.
-    let (file, fresh) = (lib.join(FILE), lib.join(format!("{FILE}.new")));
+    let (file, fresh) = (lib.join(FILE), lib.join(format!("{FILE}.{}", std::process::id())));
     named(&fresh, fs::write(&fresh, library))?;
     named(&file, fs::rename(&fresh, &file))?;
     for (name, target) in LINKS {
