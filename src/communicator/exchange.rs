@@ -39,10 +39,63 @@ pub(super) struct Memory {
 // SAFETY: a description; whoever runs it vouches for its pointers.
 unsafe impl Send for Exchange {}
 
-/// What an engine keeps for exchanges.
+/// What an engine keeps for exchanges: the programs of past ones.
 #[derive(Default)]
 pub(super) struct Exchanges {
-    programs: HashMap<(plan::Exchange, Vec<usize>), Program>,
+    all: Vec<Known>,
+    numbers: HashMap<Key, usize>,
+    last: usize,
+}
+
+/// What a program depends on: the transfers, and the length of each member.
+type Key = (plan::Exchange, Vec<usize>);
+
+struct Known {
+    key: Key,
+    program: Program,
+    /// The exchange that came after this one, last time.
+    follower: usize,
+}
+
+impl Exchanges {
+    /// Programs repeat the same few exchanges in the same order, so that is looked at before anything is hashed.
+    fn find(&mut self, exchange: &Exchange) -> Option<usize> {
+        let number = match self.all.get(self.last) {
+            Some(last) if self.all[last.follower].is(exchange) => last.follower,
+            Some(last) if last.is(exchange) => self.last,
+            _ => *self.numbers.get(&exchange.key())?,
+        };
+        self.follow(number);
+        Some(number)
+    }
+
+    fn insert(&mut self, exchange: &Exchange, program: Program) -> usize {
+        if self.all.len() == MAX_PROGRAMS {
+            *self = Self::default();
+        }
+        let (number, key) = (self.all.len(), exchange.key());
+        self.numbers.insert(key.clone(), number);
+        self.all.push(Known { key, program, follower: number });
+        self.follow(number);
+        number
+    }
+
+    fn follow(&mut self, number: usize) {
+        self.all[self.last].follower = number;
+        self.last = number;
+    }
+}
+
+impl Known {
+    fn is(&self, exchange: &Exchange) -> bool {
+        self.key.0 == exchange.call && self.key.1 == exchange.extents.members
+    }
+}
+
+impl Exchange {
+    fn key(&self) -> Key {
+        (self.call.clone(), self.extents.members.clone())
+    }
 }
 
 impl Engine {
@@ -75,8 +128,10 @@ impl Engine {
             }
         }
         let begun = self.record(shared, exchange);
-        let key = (exchange.call.clone(), exchange.extents.members.clone());
-        if !self.exchanges.programs.contains_key(&key) {
+        let known = self.exchanges.find(exchange);
+        let number = if let Some(number) = known {
+            number
+        } else {
             let choice = shared.tuner.choose_exchange();
             let plan = algorithms::exchange(&exchange.call, &choice)
                 .expect("pairwise plans every exchange");
@@ -103,12 +158,9 @@ impl Engine {
                 Ok(program) => program,
                 Err(error) => return Err(self.fail(shared, error.into(), begun)),
             };
-            if self.exchanges.programs.len() == MAX_PROGRAMS {
-                self.exchanges.programs.clear();
-            }
-            self.exchanges.programs.insert(key.clone(), program);
-        }
-        let program = self.exchanges.programs.get_mut(&key).expect("it was just put there");
+            self.exchanges.insert(exchange, program)
+        };
+        let program = &mut self.exchanges.all[number].program;
         let (sequence, witness) = (self.sequence, shared.witness.as_deref());
         let memory = &exchange.memory;
         let mut sent: HashMap<Rank, Vec<u64>> = HashMap::new();

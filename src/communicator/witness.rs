@@ -61,7 +61,7 @@ struct State {
     /// The latest word of each rank that needs this one.
     heard: HashMap<Rank, Vec<Hop>>,
     /// Messages so far to and from each peer, outside collectives. The peer counts the same.
-    counted: HashMap<(Direction, Rank), u64>,
+    counted: Counts,
     /// The number of the last all-to-all-v, and how many elements the messages have that it sends to whom.
     all_to_all_v: (u64, HashMap<Rank, Vec<u64>>),
     /// To a survey, by rank.
@@ -80,6 +80,25 @@ impl State {
         let allowed = wanted.min(MAX_PASSED - *passed);
         *passed += allowed;
         allowed
+    }
+}
+
+/// Sent and received messages, by peer. Looked up at each message, so no hashing.
+#[derive(Default)]
+struct Counts(Vec<[u64; 2]>);
+
+impl Counts {
+    fn add(&mut self, direction: Direction, peer: Rank) -> u64 {
+        if self.0.len() <= peer {
+            self.0.resize(peer + 1, [0; 2]);
+        }
+        let number = &mut self.0[peer][direction as usize];
+        *number += 1;
+        *number
+    }
+
+    fn get(&self, direction: Direction, peer: Rank) -> u64 {
+        self.0.get(peer).map_or(0, |counts| counts[direction as usize])
     }
 }
 
@@ -131,15 +150,12 @@ impl Witness {
 
     /// Counts a message of a group of sends and receives; returns its number.
     pub(super) fn count(&self, direction: Direction, peer: Rank) -> u64 {
-        let mut state = self.state();
-        let number = state.counted.entry((direction, peer)).or_insert(0);
-        *number += 1;
-        *number
+        self.state().counted.add(direction, peer)
     }
 
     /// How many messages have been counted.
     pub(super) fn counted(&self, direction: Direction, peer: Rank) -> u64 {
-        self.state().counted.get(&(direction, peer)).copied().unwrap_or(0)
+        self.state().counted.get(direction, peer)
     }
 
     /// Notes how many elements the messages have that all-to-all-v number `sequence` sends to whom.
@@ -266,7 +282,7 @@ impl Witness {
             _ => return Verdict::Nothing,
         };
         let counted = |direction| {
-            let counted = state.counted.get(&(direction, last.rank)).copied().unwrap_or(0);
+            let counted = state.counted.get(direction, last.rank);
             counted + blocked.begun.get(&(last.rank, direction)).copied().unwrap_or(0)
         };
         let begun = match last.need {

@@ -126,12 +126,12 @@ impl Program {
     /// Gives each message its own fingerprint, in the order of each lane, for calls whose messages differ.
     pub(crate) fn mark(&mut self, mut mark: impl FnMut(Direction, Rank, Span) -> Fingerprint) {
         for lane in &mut self.lanes {
-            let marks = lane.steps.iter().map(|step| match *step {
+            lane.marks.clear();
+            lane.marks.extend(lane.steps.iter().map(|step| match *step {
                 Step::Send { to, src } => mark(Direction::Send, to.peer, src),
                 Step::Recv { from, dst } => mark(Direction::Receive, from.peer, dst),
                 _ => Fingerprint::default(),
-            });
-            lane.marks = marks.collect();
+            }));
         }
     }
 
