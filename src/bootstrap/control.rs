@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use annulus_plan::Rank;
+use annulus_plan::{Fingerprint, Rank};
 
 use super::agreement::{Outcome, RankSet};
 use super::desk::{Desk, Unanswered};
@@ -16,6 +16,9 @@ use super::survey::Status;
 /// Called with each notice, on a thread of the library's own: it must not block, and the notices of all
 /// communicators of the process wait while it runs.
 pub type OnNotice = Arc<dyn Fn(Notice) + Send + Sync>;
+
+/// Says which call a rank has started last. It must not block.
+pub type LastCall = Arc<dyn Fn() -> Option<Fingerprint> + Send + Sync>;
 
 /// A communicator's part in the control connection. Dropping the last one of the job's tells the others that this rank has left.
 #[derive(Clone)]
@@ -44,6 +47,14 @@ impl Control {
     pub fn report(&self, report: Report) {
         if let Some(desk) = &self.desk {
             desk.tell_root(Event::Report { tag: self.tag, report });
+        }
+    }
+
+    /// From now on each heartbeat says what `last_call` says, so that the others know in which call this rank was should it be
+    /// lost. Of several communicators of the job the first speaks.
+    pub fn speak_of(&self, last_call: LastCall) {
+        if let Some(desk) = &self.desk {
+            desk.speak_of(last_call);
         }
     }
 

@@ -8,7 +8,7 @@ mod failover;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use annulus_transports::acceptor::{Acceptor, Registration};
@@ -16,7 +16,7 @@ use annulus_transports::secret::Secret;
 
 use super::agreement::{Answer, Ask, Outcome, RankSet};
 use super::connection::{Connection, Inbox};
-use super::control::Subscriber;
+use super::control::{LastCall, Subscriber};
 use super::membership::Member;
 use super::notice::{Dispatch, Event, Heartbeat, Loss, Report};
 use super::reactor::{Appointment, Reactor, Timer, lock};
@@ -48,6 +48,7 @@ pub(super) struct Desk {
     state: Mutex<State>,
     /// An answer has come, or the root has changed.
     changed: Condvar,
+    last_call: OnceLock<LastCall>,
     this: Weak<Self>,
     /// Opens the door to this rank's own root, should it become one.
     _standby: Registration,
@@ -138,6 +139,7 @@ impl Desk {
                     next_number: 0,
                 }),
                 changed: Condvar::new(),
+                last_call: OnceLock::new(),
                 this: this.clone(),
                 _standby: standby,
             }
@@ -145,6 +147,11 @@ impl Desk {
         let connection = desk.connection();
         desk.listen_to(&connection)?;
         Ok(desk)
+    }
+
+    /// See [`Control::speak_of`](super::control::Control::speak_of).
+    pub(super) fn speak_of(&self, last_call: LastCall) {
+        let _ = self.last_call.set(last_call);
     }
 
     fn connection(&self) -> Arc<Connection> {
@@ -401,6 +408,8 @@ impl Inbox for DeskInbox {
     }
 
     fn heartbeat(&self) -> Vec<u8> {
-        Heartbeat { operation: None }.encode()
+        let desk = self.desk.upgrade();
+        let last_call = desk.as_ref().and_then(|desk| desk.last_call.get());
+        Heartbeat { operation: last_call.and_then(|last_call| last_call()) }.encode()
     }
 }

@@ -36,7 +36,7 @@ mod wire;
 pub use annulus_transports::acceptor::Acceptor;
 
 pub(crate) use agreement::{Agreement, RankSet};
-pub use control::{Control, OnNotice};
+pub use control::{Control, LastCall, OnNotice};
 pub use error::BootstrapError;
 #[doc(hidden)]
 pub use frames::read_frames;

@@ -65,6 +65,10 @@ fn assemble(
         // The others are going to wait for this rank's links.
         membership.control().report(Report::Broken { reason: error.to_string() });
     })?;
+    if let Some(witness) = &child.witness {
+        let page = witness.page().clone();
+        membership.control().speak_of(Arc::new(move || page.collective(page.collectives())));
+    }
     Ok(Communicator::assemble(child.shared(rank, world, config)))
 }
 
