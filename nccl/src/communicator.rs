@@ -103,6 +103,13 @@ impl Live {
         Ok(comm)
     }
 
+    /// The communicator, if a blocking call can be made without more ado.
+    #[inline]
+    pub(crate) fn at_rest(&self) -> Option<&Communicator> {
+        let at_rest = self.options.blocking && self.flags.load(Ordering::Acquire) == 0;
+        if at_rest { self.comm.get() } else { None }
+    }
+
     /// The communicator, if all that was started on it has ended.
     #[cold]
     pub(crate) fn ready(&self) -> Result<&Communicator, Failure> {

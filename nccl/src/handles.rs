@@ -3,7 +3,7 @@
 //! A handle names a slot and how often that slot was used before. So a handle that was destroyed, or never was one, is
 //! found out, whatever its bits.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 /// `ncclComm_t`. No address of a process looks like one: `0x414e`, 28 bits of generation, 20 bits of slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,16 @@ pub(crate) struct Table<T> {
     /// Grows and never moves, so that a look-up takes no lock but its slot's.
     chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
     free: Mutex<Free>,
+}
+
+/// A living `T`, see [`Table::read`].
+pub(crate) struct Reading<'a, T>(RwLockReadGuard<'a, Entry<T>>);
+
+impl<T> Reading<'_, T> {
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.0.value.as_deref()
+    }
 }
 
 type Slot<T> = RwLock<Entry<T>>;
@@ -115,6 +125,15 @@ impl<T> Table<T> {
             _ if (1..entry.generation).contains(&generation) => Found::Gone,
             _ => Found::Foreign,
         }
+    }
+
+    /// What a handle leads to, which cannot be removed while the result lives: quicker than [`find`](Self::find), for what ends soon
+    /// or can be made to end.
+    #[inline]
+    pub(crate) fn read(&self, handle: Handle) -> Option<Reading<'_, T>> {
+        let (slot, generation) = handle.parts()?;
+        let entry = self.slot(slot)?.read().unwrap_or_else(PoisonError::into_inner);
+        (entry.generation == generation && entry.value.is_some()).then_some(Reading(entry))
     }
 
     /// Ends the handle, and returns what it led to.

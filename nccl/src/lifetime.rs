@@ -48,9 +48,12 @@ pub(crate) fn abort(comm: Handle) -> Outcome {
     if comm == Handle::NULL {
         return Ok(Code::Success);
     }
+    // Before it is removed, which waits for calls that go on: they end now.
+    if let Found::Live(live) = LIVE.find(comm) {
+        live.abort();
+    }
     match LIVE.remove(comm) {
         Found::Live(live) => {
-            live.abort();
             release(live);
             Ok(Code::Success)
         }

@@ -51,6 +51,12 @@ pub(crate) fn wants(subsystem: Subsystem) -> bool {
     level >= INFO && SUBSYSTEMS.load(Ordering::Relaxed) & subsystem.bit() != 0
 }
 
+/// Whether no call is logged, whatever becomes of it.
+#[inline]
+pub(crate) fn is_silent() -> bool {
+    LEVEL.load(Ordering::Relaxed) == NONE
+}
+
 /// Logs at `INFO`.
 pub(crate) fn info(subsystem: Subsystem, text: &str) {
     if wants(subsystem) {

@@ -93,6 +93,12 @@ pub(crate) fn look_for_driver() {
     }
 }
 
+/// Whether all memory is the host's, since no driver is loaded.
+#[inline]
+pub(crate) fn all_is_host() -> bool {
+    POINTER_ATTRIBUTE.load(Ordering::Relaxed).is_null()
+}
+
 /// An error if `address` is a device's.
 #[inline]
 pub(crate) fn expect_host(address: *const c_void, argument: &str) -> Result<(), Failure> {

@@ -162,12 +162,12 @@ impl Communicator {
     }
 
     /// Runs an all-reduce that repeats the last call: the call whose smallest sizes matter most is not validated
-    /// again. `None` if it does not, and then nothing has run.
+    /// again. `None` if it does not, and then nothing has run. A `PreMulSum` repeats nothing.
     ///
     /// # Safety
-    /// The pointers are valid for the call, and nobody else accesses the memory meanwhile.
+    /// The pointers are valid for the call, and coincide if `in_place` or else do not overlap, and nobody else accesses the memory meanwhile.
     #[inline]
-    unsafe fn repeat_all_reduce(
+    pub unsafe fn repeat_all_reduce(
         &self,
         dtype: DataType,
         op: ReduceOp,
