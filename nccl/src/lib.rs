@@ -1,6 +1,6 @@
 //! `libnccl.so.2` on Annulus: a C face over the library's public API, with no algorithm and no state but handles.
 //!
-//! Start at [`surface`](mod@surface): the table of all functions. Calls work on host memory, and on a null stream: the result is in
+//! Start at `surface.rs`, the table of all functions ([`SURFACE`]). Calls work on host memory, and on a null stream: the result is in
 //! place when a call, or the group that it is in, returns.
 
 mod collectives;
