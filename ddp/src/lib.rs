@@ -15,6 +15,8 @@
 
 mod agreement;
 pub mod buckets;
+#[cfg(feature = "candle")]
+pub mod candle;
 mod checkpoint;
 mod error;
 mod float;

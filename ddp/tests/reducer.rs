@@ -595,3 +595,65 @@ fn metrics_are_over_samples_and_names_are_compared() {
         assert!(matches!(other.all_reduce(&comm), Err(Error::Metrics { rank: 1, .. })));
     });
 }
+
+/// Guards against pytorch#33148, pytorch#38174 and PL#3325: ranks with uneven inputs hang. Rank 0 has none at all, and
+/// ranks join and go on together, twice.
+#[test]
+fn ranks_with_unequal_numbers_of_steps_join() {
+    for averaging in [Averaging::Ranks, Averaging::Samples] {
+        let steps = on_ranks(3, |comm| {
+            let rank = comm.rank();
+            let reducer = Reducer::new(&comm, model(), Options { averaging, ..small() })
+                .expect("equal models");
+            let mut firsts = Vec::new();
+            for round in 0..2 {
+                for step in 0..2 * rank {
+                    reducer.begin(Some(1)).expect("begun");
+                    backward(&reducer, rank, step, &[]).expect("gradients");
+                    reducer.finish().expect("reduced");
+                    firsts.push(averaged(&reducer, 0).expect("used")[0]);
+                }
+                assert_eq!(reducer.join().expect("all join"), 2, "round {round}");
+            }
+            // All in the same step and with the same buckets again.
+            reducer.begin(Some(1)).expect("begun");
+            backward(&reducer, rank, 9, &[]).expect("gradients");
+            assert_eq!(reducer.finish().expect("reduced").step, 8);
+            (firsts, reducer.buckets(), averaged(&reducer, 0))
+        });
+        assert!(
+            steps.iter().all(|(_, buckets, last)| (buckets, last) == (&steps[0].1, &steps[0].2))
+        );
+        let present: [&[usize]; 4] = [&[1, 2], &[1, 2], &[2], &[2]];
+        for (step, ranks) in present.iter().enumerate() {
+            let sum: f32 = ranks.iter().map(|&rank| value(rank, 0, 0, step)).sum();
+            let count = if averaging == Averaging::Ranks { 3 } else { ranks.len() };
+            for round in 0..2 {
+                assert!((steps[2].0[4 * round + step] - sum / count as f32).abs() < 1e-6);
+            }
+        }
+    }
+}
+
+/// Guards against PL#20404: a hook of several collectives, and what ranks remember of it, after a join.
+#[test]
+fn hooks_go_on_after_a_join() {
+    use annulus_ddp::hooks::{PowerSgd, PowerSgdSettings};
+    let results = on_ranks(2, |comm| {
+        let hook = PowerSgd::new(PowerSgdSettings { start: 2, ..PowerSgdSettings::default() })
+            .expect("settings");
+        let model = Model::new(vec![parameter("matrix", &[20, 20])]);
+        let reducer =
+            Reducer::with_hook(&comm, model, small(), Box::new(hook)).expect("equal models");
+        let step = |number: usize| {
+            reducer.begin(None).expect("begun");
+            reducer.ready(0, &gradient(comm.rank(), 0, 400, number)).expect("a gradient");
+            reducer.finish().expect("reduced");
+        };
+        (0..1 + 3 * comm.rank()).for_each(step);
+        assert_eq!(reducer.join().expect("all join"), 1);
+        (4..6).for_each(step);
+        averaged(&reducer, 0)
+    });
+    assert_eq!(results[0], results[1]);
+}

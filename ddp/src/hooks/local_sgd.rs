@@ -32,6 +32,10 @@ impl Hook for LocalSgd {
         }
         if averages { AllReduce.reduce(bucket, comm) } else { Ok(0) }
     }
+
+    fn resume(&mut self, step: u64) {
+        self.steps = step;
+    }
 }
 
 /// When parameters are averaged: in every `period`-th step from `start` on.

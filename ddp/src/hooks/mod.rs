@@ -31,6 +31,12 @@ pub trait Hook: Send {
     /// # Errors
     /// Ends the reducer: all its later calls return the error.
     fn reduce(&mut self, bucket: GradientBucket<'_>, comm: &Communicator) -> Result<u64, Error>;
+
+    /// Called on every rank after all have [joined](crate::Reducer::join), some before others: there were `step` steps so
+    /// far, of which this rank may have missed some. What must be the same on all ranks must be made so here.
+    fn resume(&mut self, step: u64) {
+        let _ = step;
+    }
 }
 
 /// What each rank sends, at the least, in an all-reduce of `bytes`: `2 (world - 1) / world` of them.

@@ -142,6 +142,11 @@ impl Hook for PowerSgd {
         }
         Ok(traffic)
     }
+
+    fn resume(&mut self, step: u64) {
+        self.steps = step;
+        self.states.clear();
+    }
 }
 
 impl State {

@@ -169,16 +169,9 @@ impl Reducer {
             return Ok(());
         }
         let root = statuses.iter().position(|status| status.alive).unwrap_or(0);
-        let mut order: Vec<u64> = own.iter().map(|&parameter| parameter as u64).collect();
+        let mut order: Vec<u64> = own.into_iter().map(|parameter| parameter as u64).collect();
         self.shared.comm.broadcast(&mut order, root)?;
-        let order: Vec<usize> = order.into_iter().map(|parameter| parameter as usize).collect();
-        // Whatever came, buckets need each parameter once.
-        let sorted = |order: &[usize]| {
-            let mut sorted = order.to_vec();
-            sorted.sort_unstable();
-            sorted
-        };
-        arrangement.order = Some(if sorted(&order) == sorted(&own) { order } else { own });
+        arrangement.order = Some(order.into_iter().map(|parameter| parameter as usize).collect());
         Ok(())
     }
 

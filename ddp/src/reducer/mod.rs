@@ -2,6 +2,7 @@
 
 mod bucket;
 mod finish;
+mod join;
 mod layout;
 mod progress;
 mod status;
@@ -470,12 +471,17 @@ impl Reducer {
         Ok(())
     }
 
-    /// Puts the buckets together in this order, if they are not.
+    /// Puts the buckets together in this order, if they are not. An order that is none, from another rank, is ignored.
     fn arrange(&self, order: &[usize], number: impl FnOnce(u64) -> u64) -> Result<(), Error> {
         let shared = &*self.shared;
+        let old = shared.generation();
+        let mut left: Vec<bool> = old.layout.places.iter().map(Option::is_some).collect();
+        let mut once = |&p: &usize| left.get_mut(p).is_some_and(std::mem::take);
+        if !order.iter().all(&mut once) || left.contains(&true) {
+            return Ok(());
+        }
         let world = shared.comm.world_size();
         let layout = Layout::new(&shared.model, order, &shared.options.limits(), world);
-        let old = shared.generation();
         if layout != old.layout {
             let number = number(old.number);
             shared.replace_generation(Generation::new(&shared.comm, number, layout)?);

@@ -219,6 +219,11 @@ impl Shared {
         progress
     }
 
+    /// Tells the hook after ranks have joined.
+    pub(super) fn resume_hook(&self, step: u64) {
+        lock(&self.hook).resume(step);
+    }
+
     /// Ends the reducer, on all ranks.
     pub(super) fn fail(&self, progress: &mut Progress, error: Error) {
         self.comm.abort();

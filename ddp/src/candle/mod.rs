@@ -1,0 +1,283 @@
+//! Training of candle models: needs the feature `candle`.
+//!
+//! candle has no hooks on gradients, and computes all of them in one call. But it calls the `bwd` of a custom operation
+//! as soon as the gradient of its result is complete. So [`Ddp::var_builder`] gives the model each variable through an
+//! operation that changes nothing and, on the way back, hands the finished gradient to the
+//! [`Reducer`], while candle goes on with the layers before. A variable that is used twice is
+//! given out once per builder, so that its gradient is the sum. The price is a copy of the weights per step.
+
+mod gradient;
+mod values;
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+
+use annulus::{Communicator, Rank};
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Tensor, Var};
+use candle_nn::{VarBuilder, VarMap};
+
+use crate::hooks::{AllReduce, Hook};
+use crate::{Checkpoint, Error, Model, Options, Parameter, Reducer, StepReport, agreement};
+use gradient::{Hooked, Pass};
+
+/// Data-parallel training of the variables of a [`VarMap`].
+///
+/// ```no_run
+/// use annulus::Communicator;
+/// use annulus_ddp::candle::Ddp;
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{Module, Optimizer, SGD, VarBuilder, VarMap, linear};
+///
+/// let comm = Communicator::from_env()?;
+/// let varmap = VarMap::new();
+/// linear(64, 10, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?; // makes the variables
+/// let ddp = Ddp::new(&varmap, &comm)?; // all ranks now have rank 0's
+/// let mut sgd = SGD::new(ddp.vars(), 0.1)?;
+/// # let (images, labels): (Tensor, Tensor) = unimplemented!();
+/// for _step in 0..100 {
+///     let model = linear(64, 10, ddp.var_builder())?; // the variables as they are now
+///     let loss = candle_nn::loss::cross_entropy(&model.forward(&images)?, &labels)?;
+///     let (gradients, report) = ddp.backward(&loss, Some(32))?; // averaged over all ranks
+///     sgd.step(&gradients)?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Ddp {
+    reducer: Arc<Reducer>,
+    vars: Arc<Vec<(String, Var)>>,
+    /// Variables that are not trained by gradients, by name.
+    buffers: Vec<(String, Var)>,
+    pass: Arc<Pass>,
+}
+
+/// How a [`Ddp`] works, beside its [`Options`].
+pub struct Settings {
+    /// The reducer's options.
+    pub options: Options,
+    /// How buckets are averaged.
+    pub hook: Box<dyn Hook>,
+    /// Whether the variable of that name is a buffer: state that has no gradient. Batch normalization's running means
+    /// and variances by default.
+    pub is_buffer: fn(&str) -> bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let is_buffer =
+            |name: &str| name.ends_with("running_mean") || name.ends_with("running_var");
+        Self { options: Options::default(), hook: Box::new(AllReduce), is_buffer }
+    }
+}
+
+impl Ddp {
+    /// Compares the variables on all ranks, and replaces their values by rank 0's. Blocks; all ranks must call it.
+    ///
+    /// # Errors
+    /// As [`Reducer::new`]; [`Error::Candle`].
+    pub fn new(varmap: &VarMap, comm: &Communicator) -> Result<Self, Error> {
+        Self::with(varmap, comm, Settings::default())
+    }
+
+    /// [`new`](Self::new) with other settings.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with(varmap: &VarMap, comm: &Communicator, settings: Settings) -> Result<Self, Error> {
+        let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<(String, Var)> =
+            data.iter().map(|(name, var)| (name.clone(), var.clone())).collect();
+        drop(data);
+        // A map's order differs from process to process; names are in the order of layers at best.
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        let (buffers, vars): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(name, _)| (settings.is_buffer)(name));
+        let model = Model { parameters: describe(&vars)?, buffers: describe(&buffers)? };
+        let reducer = Reducer::with_hook(comm, model, settings.options, settings.hook)?;
+        let pass = Arc::new(Pass::new(vars.len()));
+        let ddp = Self { reducer: Arc::new(reducer), vars: Arc::new(vars), buffers, pass };
+        ddp.broadcast(ddp.vars.iter().chain(&ddp.buffers), 0)?;
+        Ok(ddp)
+    }
+
+    /// The trained variables, sorted by name: what an optimizer wants.
+    pub fn vars(&self) -> Vec<Var> {
+        self.vars.iter().map(|(_, var)| var.clone()).collect()
+    }
+
+    /// The reducer beneath.
+    pub fn reducer(&self) -> &Reducer {
+        &self.reducer
+    }
+
+    /// Where a model gets its variables from for one forward pass: their values of now, with gradients that are averaged
+    /// while the backward pass goes on.
+    ///
+    /// Build the model anew for each pass, which costs a copy of the weights. One model per pass gets all its
+    /// variables from one builder: two builders' gradients of one variable are two.
+    pub fn var_builder(&self) -> VarBuilder<'static> {
+        let first = self.vars.first().map(|(_, var)| (var.dtype(), var.device().clone()));
+        let (dtype, device) = first.unwrap_or((DType::F32, Device::Cpu));
+        let hooked =
+            Hooked::new(self.reducer.clone(), self.vars.clone(), self.pass.clone(), &self.buffers);
+        VarBuilder::from_backend(Box::new(hooked), dtype, device)
+    }
+
+    /// Computes the gradients of `loss`, the mean over this rank's batch of `samples`, and averages them over all ranks.
+    /// Blocks until that is done; all ranks must call it.
+    ///
+    /// Gradients of variables that the model did not get from [`var_builder`](Self::var_builder) are averaged too, but
+    /// only after the backward pass.
+    ///
+    /// # Errors
+    /// As [`Reducer::finish`]. When candle fails on one rank, every rank gets [`Error::Step`], and the next step may
+    /// succeed.
+    pub fn backward(
+        &self,
+        loss: &Tensor,
+        samples: Option<u64>,
+    ) -> Result<(GradStore, StepReport), Error> {
+        self.reducer.begin(samples)?;
+        let (gradients, report) = self.run(loss)?;
+        let mut gradients = gradients;
+        for (index, (_, var)) in self.vars.iter().enumerate() {
+            gradients.remove(var.as_tensor());
+            if let Some(gradient) = values::gradient(&self.reducer, index, var)? {
+                gradients.insert(var.as_tensor(), gradient);
+            }
+        }
+        Ok((gradients, report))
+    }
+
+    /// Computes the gradients of `loss` and adds them to those of earlier calls, without communication: the next
+    /// [`backward`](Self::backward) adds its own and averages the sum.
+    ///
+    /// # Errors
+    /// As [`Reducer::finish`]; [`Error::Candle`].
+    pub fn accumulate(&self, loss: &Tensor, samples: Option<u64>) -> Result<StepReport, Error> {
+        self.reducer.begin_accumulating(samples)?;
+        Ok(self.run(loss)?.1)
+    }
+
+    /// Says that this rank has run out of input, and takes part in the others' steps until all have: see
+    /// [`Reducer::join`]. Then all ranks get the variables of the one that joined last, which is returned.
+    ///
+    /// # Errors
+    /// As [`Reducer::join`]; [`Error::Candle`].
+    pub fn join(&self) -> Result<Rank, Error> {
+        let last = self.reducer.join()?;
+        self.broadcast(self.vars.iter().chain(&self.buffers), last)?;
+        Ok(last)
+    }
+
+    /// Replaces all buffers by rank 0's. Blocks; all ranks must call it.
+    ///
+    /// # Errors
+    /// [`Error::Communication`]; [`Error::Candle`].
+    pub fn broadcast_buffers(&self) -> Result<(), Error> {
+        self.broadcast(self.buffers.iter(), 0)
+    }
+
+    /// A hash of all variables, bit for bit, after all ranks have compared theirs. Blocks; all ranks must call it.
+    ///
+    /// # Errors
+    /// [`Error::WeightsDiffer`] on every rank.
+    pub fn compare_weights(&self) -> Result<blake3::Hash, Error> {
+        let mut hasher = blake3::Hasher::new();
+        for (name, var) in self.vars.iter().chain(&self.buffers) {
+            hasher.update(name.as_bytes());
+            hasher.update(&values::bytes(var)?);
+        }
+        let hash = hasher.finalize();
+        let comm = self.reducer.communicator();
+        let mut all = vec![0; 32 * comm.world_size()];
+        comm.all_gather_into(hash.as_bytes(), &mut all)?;
+        match all.chunks_exact(32).position(|other| other != &all[..32]) {
+            None => Ok(hash),
+            Some(rank) => Err(Error::WeightsDiffer { rank }),
+        }
+    }
+
+    /// Writes rank 0's variables to a file. Blocks; all ranks must call it.
+    ///
+    /// # Errors
+    /// [`Error::File`] on every rank.
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        let mut checkpoint = Checkpoint::new();
+        for (name, var) in self.vars.iter().chain(&self.buffers) {
+            values::save(&mut checkpoint, name, var)?;
+        }
+        checkpoint.save(self.reducer.communicator(), path)
+    }
+
+    /// Reads variables that [`save`](Self::save) wrote, in a job of any world size. Blocks; all ranks must call it.
+    ///
+    /// # Errors
+    /// [`Error::File`] on every rank, also when a variable is missing or has another shape.
+    pub fn load(&self, path: &Path) -> Result<(), Error> {
+        let checkpoint = Checkpoint::load(self.reducer.communicator(), path)?;
+        for (name, var) in self.vars.iter().chain(&self.buffers) {
+            values::load(&checkpoint, name, var, path)?;
+        }
+        Ok(())
+    }
+
+    fn broadcast<'a>(
+        &self,
+        vars: impl Iterator<Item = &'a (String, Var)>,
+        root: Rank,
+    ) -> Result<(), Error> {
+        let vars: Vec<&Var> = vars.map(|(_, var)| var).collect();
+        let mut all = vars.iter().map(|var| values::bytes(var)).collect::<Result<Vec<_>, _>>()?;
+        let mut slices: Vec<&mut [u8]> = all.iter_mut().map(Vec::as_mut_slice).collect();
+        agreement::broadcast_values(self.reducer.communicator(), &mut slices, root)?;
+        vars.iter().zip(&all).try_for_each(|(var, bytes)| values::set(var, bytes))
+    }
+
+    /// The backward pass that has begun, to its end.
+    fn run(&self, loss: &Tensor) -> Result<(GradStore, StepReport), Error> {
+        self.pass.begin();
+        let outcome = loss.backward();
+        if let Some(error) = self.pass.take_error() {
+            return Err(self.reducer.give_up(&error.to_string()));
+        }
+        let gradients = match outcome {
+            Ok(gradients) => gradients,
+            Err(error) => return Err(self.reducer.give_up(&format!("candle: {error}"))),
+        };
+        for (index, (name, var)) in self.vars.iter().enumerate().rev() {
+            let Some(gradient) = gradients.get(var.as_tensor()) else { continue };
+            if self.pass.has(index) {
+                return Err(self.reducer.give_up(&format!(
+                    "`{name}` is used both from Ddp::var_builder and directly: take it from the builder everywhere"
+                )));
+            }
+            if let Err(error) = values::hand_in(&self.reducer, index, gradient) {
+                return Err(self.reducer.give_up(&error.to_string()));
+            }
+        }
+        let report = self.reducer.finish()?;
+        Ok((gradients, report))
+    }
+}
+
+impl std::fmt::Debug for Ddp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ddp").field("vars", &self.vars.len()).finish_non_exhaustive()
+    }
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Candle(Arc::new(error))
+    }
+}
+
+fn describe(vars: &[(String, Var)]) -> Result<Vec<Parameter>, Error> {
+    let one = |(name, var): &(String, Var)| {
+        let dtype = values::data_type(name, var.dtype())?;
+        let parameter = Parameter::new(name, var.dims(), dtype);
+        Ok(if var.dtype().is_float() { parameter } else { parameter.frozen() })
+    };
+    vars.iter().map(one).collect()
+}
