@@ -18,6 +18,8 @@
 //! `/proc/PID/fd` without the help of a process that hangs or is stopped. Where the system gives no such file, they lie in
 //! ordinary memory, and only the process itself can tell. A world of one records nothing.
 
+#[doc(hidden)]
+pub mod bench;
 mod clock;
 mod dump;
 mod file;

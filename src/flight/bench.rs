@@ -1,0 +1,29 @@
+//! For the benchmark of what recording costs.
+
+use annulus_plan::{Collective, DataType, Fingerprint, ReduceOp};
+
+use super::{Page, Recorder};
+
+/// A rank that makes the same small call again and again.
+pub struct Repetitions(Recorder);
+
+impl Repetitions {
+    /// After the first call.
+    ///
+    /// # Panics
+    /// Never: the call is valid.
+    pub fn begin() -> Self {
+        let mut recorder = Recorder::new(Page::new(0, 2, 1));
+        let call = Collective::all_reduce(2, DataType::F32, ReduceOp::Sum, 2).expect("valid");
+        recorder.collective(Fingerprint::new(&call, 1, 1), call.bytes());
+        recorder.end();
+        Self(recorder)
+    }
+
+    /// One call more.
+    #[inline]
+    pub fn repeat(&mut self) {
+        self.0.again();
+        self.0.end();
+    }
+}
