@@ -1,6 +1,6 @@
 //! Connections between the ranks of a communicator, for the transports.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -39,6 +39,8 @@ pub(super) mod purpose {
 
 /// How often a call that waits for a descriptor looks whether the communicator has failed.
 const LOOK: Duration = Duration::from_millis(10);
+/// A rank may connect, send, and leave: its connection may be under way for so long when the news of its leave is here.
+const UNDER_WAY: Duration = Duration::from_secs(1);
 
 /// Where a rank can be reached.
 #[derive(Clone, Debug)]
@@ -71,7 +73,8 @@ struct State {
     segments: Option<Segments>,
     /// Peers that asked before somebody answered.
     waiting: Vec<(u32, UnixStream)>,
-    gone: HashSet<Rank>,
+    /// Who has left in good order, and when that was heard.
+    left: HashMap<Rank, Instant>,
     /// The communicator has failed: whoever still waits waits in vain.
     broken: bool,
     closed: bool,
@@ -133,10 +136,10 @@ impl Peers {
     pub(super) fn notice(&self, notice: &Notice) {
         match notice {
             Notice::Left { rank } => {
-                lock(&self.state).gone.insert(*rank);
+                lock(&self.state).left.entry(*rank).or_insert_with(Instant::now);
                 self.arrived.notify_all();
             }
-            // Whoever waits for another peer than the lost one waits in vain as well.
+            // Whoever it is: others that this rank waits for may have failed, and cannot say so when the root is lost.
             Notice::Lost { .. }
             | Notice::Broken { .. }
             | Notice::Aborted { .. }
@@ -170,6 +173,9 @@ impl Peers {
         let wanted = || lock(&self.state).check(peer).is_ok();
         connect(Patience::new(deadline, &wanted)).or_else(|error| {
             lock(&self.state).check(peer)?;
+            if error.shows_that_peer_has_ended() {
+                return Err(LinkError::Closed { peer, transport: "bootstrap" });
+            }
             Err(failed(peer, "connect", io::Error::other(error)))
         })
     }
@@ -211,6 +217,7 @@ impl StreamSource for Peers {
                 let error = io::Error::new(io::ErrorKind::TimedOut, what);
                 return Err(failed(peer, "wait for its connection", error));
             }
+            let left = if state.left.contains_key(&peer) { left.min(UNDER_WAY) } else { left };
             let waited = self.arrived.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -277,7 +284,7 @@ impl State {
         if self.broken {
             return Err(failed(peer, "connect", io::Error::other("the communicator has failed")));
         }
-        if self.gone.contains(&peer) {
+        if self.left.get(&peer).is_some_and(|when| when.elapsed() >= UNDER_WAY) {
             return Err(LinkError::Closed { peer, transport: "bootstrap" });
         }
         Ok(())

@@ -136,6 +136,18 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// Whether the peer listened at a name on this host at which nobody listens any more: its process has ended.
+    pub fn shows_that_peer_has_ended(&self) -> bool {
+        let Self::Unreachable { attempts, .. } = self else { return false };
+        attempts.iter().all(|attempt| {
+            let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+            matches!(attempt.endpoint, Endpoint::Unix(_))
+                && matches!(&attempt.failure, Some(AttemptError::Connect(error)) if refused(error))
+        })
+    }
+}
+
 /// Where a connection was tried, and what came of it.
 #[derive(Debug)]
 pub struct Attempt {

@@ -8,7 +8,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus_testing::chaos::{Links, Network, Scenario, enter_namespaces, is_inside, run, work};
+use annulus_testing::chaos::{
+    Links, Network, Scenario, enter_namespaces, is_inside, run, work, work_as_newcomer,
+};
 use clap::Parser;
 
 /// Runs jobs of 2 to 8 processes under random faults: kills, stops, partitions, delays, aborts, mismatches, panics. Each seed
@@ -38,6 +40,9 @@ struct Options {
     /// Runs one rank of the seed.
     #[arg(long, hide = true)]
     rank: Option<usize>,
+    /// The rank comes after a loss, as the last of so many.
+    #[arg(long, hide = true, requires = "rank")]
+    newcomer_of: Option<usize>,
 }
 
 fn parse_range(text: &str) -> Result<Range<u64>, String> {
@@ -52,7 +57,12 @@ fn parse_links(text: &str) -> Result<Links, String> {
 fn main() -> ExitCode {
     let options = Options::parse();
     if let (Some(rank), Some(seed)) = (options.rank, options.seed) {
-        return match work(&Scenario::new(seed, &options.transport), rank) {
+        let scenario = Scenario::new(seed, &options.transport);
+        let outcome = match options.newcomer_of {
+            Some(world) => work_as_newcomer(&scenario, world),
+            None => work(&scenario, rank),
+        };
+        return match outcome {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("rank {rank}: {error}");
@@ -144,11 +154,16 @@ impl Campaign {
         let scenario = Scenario::new(seed, &self.links);
         let transport = self.links.iter().map(|links| links.name()).collect::<Vec<_>>().join(",");
         let seed_text = seed.to_string();
-        let arguments = ["--seed", &seed_text, "--transport", &transport, "--rank"];
+        let arguments = ["--seed", &seed_text, "--transport", &transport];
         let arguments: Vec<String> = arguments.map(str::to_owned).into();
         let begun = Instant::now();
         match run(&scenario, (&self.program, &arguments), network) {
-            Ok(()) => println!("{:5.2} s  {scenario}", begun.elapsed().as_secs_f64()),
+            Ok(logs) => {
+                println!("{:5.2} s  {scenario}", begun.elapsed().as_secs_f64());
+                if self.options.seed.is_some() {
+                    print!("{logs}");
+                }
+            }
             Err(failure) => {
                 println!("{failure}  again: annulus-chaos --seed {seed} --transport {transport}");
                 self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(seed);

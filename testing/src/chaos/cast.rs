@@ -15,6 +15,12 @@ pub(super) enum Line {
     Final,
     /// How the calls ended.
     Outcome(Outcome),
+    /// A survivor computes in a communicator of so many ranks.
+    WentOn(usize),
+    /// A survivor invites another rank, by a unique id in hexadecimal, to be the last of so many.
+    Invitation(String, usize),
+    /// A survivor cannot go on.
+    Stuck(String),
     /// The communicator is gone, and with it descriptors and threads.
     Clean,
     /// There are more descriptors and threads than before.
@@ -47,6 +53,9 @@ impl fmt::Display for Line {
             Self::Leak { before: [b0, b1], after: [a0, a1] } => {
                 write!(f, "chaos leak {b0} {b1} {a0} {a1}")
             }
+            Self::WentOn(ranks) => write!(f, "chaos went-on {ranks}"),
+            Self::Invitation(id, ranks) => write!(f, "chaos invitation {ranks} {id}"),
+            Self::Stuck(why) => write!(f, "chaos stuck {}", one_line(why)),
             Self::Outcome(Outcome::Silent) => f.write_str("chaos silent"),
             Self::Outcome(Outcome::Ended) => f.write_str("chaos ended"),
             Self::Outcome(Outcome::Panicked) => f.write_str("chaos panicked"),
@@ -82,6 +91,12 @@ impl Line {
                 let [b0, b1, a0, a1] = numbers[..] else { return None };
                 Self::Leak { before: [b0, b1], after: [a0, a1] }
             }
+            "went-on" => Self::WentOn(rest.parse().ok()?),
+            "invitation" => {
+                let (ranks, id) = rest.split_once(' ')?;
+                Self::Invitation(id.into(), ranks.parse().ok()?)
+            }
+            "stuck" => Self::Stuck(rest.into()),
             "ended" => Self::Outcome(Outcome::Ended),
             "panicked" => Self::Outcome(Outcome::Panicked),
             "wrong" => Self::Outcome(Outcome::Wrong(rest.into())),
@@ -132,6 +147,9 @@ mod tests {
             Line::Final,
             Line::Clean,
             Line::Leak { before: [3, 4], after: [5, 6] },
+            Line::WentOn(3),
+            Line::Invitation("cd".into(), 4),
+            Line::Stuck("rank 2 does not call".into()),
             Line::Outcome(Outcome::Ended),
             Line::Outcome(Outcome::Panicked),
             Line::Outcome(Outcome::Wrong("sum of 3".into())),

@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// How long the survivors may take to notice, and to end their calls. Far more than they need, since machines are busy, and
 /// less than a call's deadline, which must not be what ends it.
 const NOTICE: Duration = Duration::from_secs(25);
+/// The option that makes a worker a [newcomer](super::work_as_newcomer) of so many ranks.
+const NEWCOMER: &str = "--newcomer-of";
 /// In the environment of each process of a run.
 const JOB: &str = "ANNULUS_CHAOS_JOB";
 
@@ -30,13 +32,16 @@ const JOB: &str = "ANNULUS_CHAOS_JOB";
 pub struct Failure {
     scenario: Scenario,
     problem: String,
-    logs: Vec<Vec<String>>,
+    logs: Logs,
 }
 
-impl fmt::Display for Failure {
+/// What the processes of a run have printed, by rank.
+#[derive(Debug)]
+pub struct Logs(Vec<Vec<String>>);
+
+impl fmt::Display for Logs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "FAILED {}: {}", self.scenario, self.problem)?;
-        for (rank, log) in self.logs.iter().enumerate() {
+        for (rank, log) in self.0.iter().enumerate() {
             for line in log {
                 writeln!(f, "  rank {rank}: {line}")?;
             }
@@ -45,7 +50,15 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Runs `scenario`. `worker`: the program and its arguments that run [`work`](super::work); the rank's number is appended. `network`: needed for
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "FAILED {}: {}", self.scenario, self.problem)?;
+        write!(f, "{}", self.logs)
+    }
+}
+
+/// Runs `scenario`. `worker`: the program and its arguments that run [`work`](super::work), or with `--newcomer-of N`
+/// [`work_as_newcomer`](super::work_as_newcomer); `--rank R` is appended. `network`: needed for
 /// scenarios over [`Links::Network`]. Blocks for about a second, at most for a minute and a half, and leaves no process behind.
 ///
 /// # Errors
@@ -54,19 +67,22 @@ pub fn run(
     scenario: &Scenario,
     worker: (&Path, &[String]),
     network: Option<&Network>,
-) -> Result<(), Box<Failure>> {
+) -> Result<Logs, Box<Failure>> {
     let files = left_files();
     let mut run = Run::new(scenario);
     let outcome = run.play(worker, network);
+    // Also when it went wrong: the next run wants the network whole.
+    let outcome = run.relent(network).and(outcome);
     run.end();
     let problem = match outcome {
         Ok(()) => run.judge().and_then(|()| nothing_left(&run.job, &files)),
         Err(problem) => Err(problem),
     };
-    problem.map_err(|problem| {
-        let logs = run.ranks.into_iter().map(|rank| rank.log).collect();
-        Box::new(Failure { scenario: scenario.clone(), problem, logs })
-    })
+    let logs = Logs(run.ranks.into_iter().map(|rank| rank.log).collect());
+    match problem {
+        Ok(()) => Ok(logs),
+        Err(problem) => Err(Box::new(Failure { scenario: scenario.clone(), problem, logs })),
+    }
 }
 
 struct Run<'a> {
@@ -129,10 +145,44 @@ impl<'a> Run<'a> {
         self.deadline = whole;
         self.relent(network)?;
         self.wait("the calls of those given up end", |ranks| ranks.iter().all(reports))?;
+        if scenario.shrinks() {
+            self.go_on(&lost, worker, network)?;
+        }
         for rank in &mut self.ranks {
             rank.order("leave");
         }
         self.wait("all processes end", |ranks| ranks.iter().all(|rank| rank.ended))
+    }
+
+    /// Waits until the survivors have gone on without the lost, and with a new process if they want one.
+    fn go_on(
+        &mut self,
+        lost: &[usize],
+        (program, arguments): (&Path, &[String]),
+        network: Option<&Network>,
+    ) -> Result<(), String> {
+        if self.scenario.grows() {
+            self.wait("a survivor invites", |ranks| {
+                ranks.iter().any(|rank| rank.invitation().is_some() || rank.is_stuck())
+                    || ranks.iter().all(|rank| rank.ended)
+            })?;
+            let invitation = self.ranks.iter().find_map(Rank::invitation);
+            if let Some((id, world)) = invitation.map(|(id, world)| (id.to_owned(), world)) {
+                let newcomer = self.ranks.len();
+                let arguments = [arguments, &[NEWCOMER.to_owned(), world.to_string()]].concat();
+                self.start(newcomer, (program, &arguments), network)
+                    .map_err(|error| format!("cannot start a process: {error}"))?;
+                self.ranks[newcomer].order(&id);
+            }
+        }
+        let (grows, world) = (self.scenario.grows(), self.scenario.world);
+        self.wait("the survivors go on", |ranks| {
+            let mut going = ranks.iter().enumerate().filter(|(rank, _)| !lost.contains(rank));
+            going.all(|(rank, state)| {
+                let sizes = usize::from(rank < world) + usize::from(grows);
+                state.ended || state.is_stuck() || state.went_on().len() >= sizes
+            })
+        })
     }
 
     fn start(
@@ -148,7 +198,7 @@ impl<'a> Run<'a> {
         let (reader, writer) = io::pipe()?;
         command
             .args(arguments)
-            .arg(rank.to_string())
+            .args(["--rank", &rank.to_string()])
             .env(JOB, &self.job)
             .env("RUST_BACKTRACE", "0");
         command.stdin(Stdio::piped()).stdout(writer.try_clone()?).stderr(writer);
@@ -210,7 +260,7 @@ impl<'a> Run<'a> {
             (Fault::Delay(host), Some(network)) => {
                 network.hinder(*host, false).map_err(|e| e.to_string())?;
             }
-            (Fault::Partition(host), Some(network)) => {
+            (Fault::Partition(host) | Fault::Flap(host, _), Some(network)) => {
                 network.connect(*host, true).map_err(|e| e.to_string())?;
             }
             _ => {}
@@ -221,6 +271,9 @@ impl<'a> Run<'a> {
     /// Listens until `done`; an error: the deadline has come first.
     fn wait(&mut self, what: &str, done: impl Fn(&[Rank]) -> bool) -> Result<(), String> {
         while !done(&self.ranks) {
+            if self.ranks.iter().all(|rank| rank.ended) {
+                return Err(format!("all processes ended before this: {what}"));
+            }
             let left = self.deadline.saturating_duration_since(Instant::now());
             if !self.listen(left) {
                 let silent = |(rank, state): (usize, &Rank)| (!state.ended).then_some(rank);
@@ -270,6 +323,11 @@ impl<'a> Run<'a> {
             outcome: rank.outcome(),
             was_final: rank.has(&Line::Final),
             struck: rank.has(&Line::Strikes),
+            went_on: rank.went_on(),
+            stuck: rank.lines.iter().find_map(|line| match line {
+                Line::Stuck(why) => Some(why.clone()),
+                _ => None,
+            }),
             clean: rank.has(&Line::Clean),
             exited_well: rank.exited_well,
             killed: rank.killed,
@@ -289,6 +347,25 @@ impl Rank {
 
     fn has(&self, line: &Line) -> bool {
         self.lines.contains(line)
+    }
+
+    fn invitation(&self) -> Option<(&str, usize)> {
+        self.lines.iter().find_map(|line| match line {
+            Line::Invitation(id, world) => Some((id.as_str(), *world)),
+            _ => None,
+        })
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.lines.iter().any(|line| matches!(line, Line::Stuck(_)))
+    }
+
+    fn went_on(&self) -> Vec<usize> {
+        let sizes = self.lines.iter().filter_map(|line| match line {
+            Line::WentOn(ranks) => Some(*ranks),
+            _ => None,
+        });
+        sizes.collect()
     }
 
     fn outcome(&self) -> Outcome {

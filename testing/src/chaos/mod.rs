@@ -13,7 +13,7 @@ mod verdict;
 mod worker;
 mod workload;
 
-pub use harness::{Failure, run};
+pub use harness::{Failure, Logs, run};
 pub use network::{Network, NetworkError, enter_namespaces, is_inside};
 pub use scenario::{Fault, Links, Scenario};
-pub use worker::work;
+pub use worker::{work, work_as_newcomer};

@@ -128,6 +128,21 @@ impl Scenario {
         self.seed.is_multiple_of(2)
     }
 
+    /// Whether the survivors go on without the lost ranks.
+    pub(super) fn shrinks(&self) -> bool {
+        matches!(self.fault, Fault::Kill(_) | Fault::Stop(_) | Fault::Partition(_))
+    }
+
+    /// Whether they then take in a new process.
+    pub(super) fn grows(&self) -> bool {
+        self.shrinks() && !self.seed.is_multiple_of(3)
+    }
+
+    /// How many ranks the lost ones leave.
+    pub(super) fn left(&self) -> usize {
+        self.world - self.lost().len()
+    }
+
     /// Whether the fault is one that `rank` brings about itself.
     pub(super) fn strikes_itself(&self, rank: usize) -> bool {
         match self.fault {

@@ -11,6 +11,10 @@ pub(super) struct Testimony {
     pub(super) was_final: bool,
     /// It brought its fault about.
     pub(super) struck: bool,
+    /// In how large communicators it went on.
+    pub(super) went_on: Vec<usize>,
+    /// Why it could not.
+    pub(super) stuck: Option<String>,
     /// It has let go of everything.
     pub(super) clean: bool,
     /// It was killed, or ended by itself in good order.
@@ -24,6 +28,9 @@ pub(super) fn judge(scenario: &Scenario, ranks: &[Testimony]) -> Result<(), Stri
     for (rank, testimony) in ranks.iter().enumerate() {
         if let Outcome::Wrong(what) = &testimony.outcome {
             return Err(format!("rank {rank} got a wrong result: {what}"));
+        }
+        if let Some(why) = &testimony.stuck {
+            return Err(format!("rank {rank} cannot go on: {why}"));
         }
         if !testimony.killed && !testimony.exited_well {
             return Err(format!("rank {rank} did not end in good order"));
@@ -68,7 +75,22 @@ fn survivors_agree(scenario: &Scenario, ranks: &[Testimony]) -> Result<(), Strin
     let late = lost.iter().any(|&rank| ranks[rank].was_final);
     // With the root's process goes what ties the others together: they know of it, and perhaps of more.
     let rootless = lost.contains(&0);
-    for (rank, testimony) in ranks.iter().enumerate() {
+    let mut sizes = Vec::new();
+    if scenario.shrinks() {
+        sizes.push(scenario.left());
+    }
+    if scenario.grows() {
+        sizes.push(scenario.left() + 1);
+    }
+    // Whoever comes last has come in after the loss.
+    for (rank, testimony) in ranks.iter().enumerate().filter(|(rank, _)| !lost.contains(rank)) {
+        let expected = if rank < scenario.world { &sizes[..] } else { &sizes[1..] };
+        if testimony.went_on != expected {
+            let went_on = &testimony.went_on;
+            return Err(format!("rank {rank} should go on among {expected:?}, not {went_on:?}"));
+        }
+    }
+    for (rank, testimony) in ranks.iter().enumerate().take(scenario.world) {
         let must_fail = !lost.contains(&rank);
         match &testimony.outcome {
             Outcome::Ended if late => {}

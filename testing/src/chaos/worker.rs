@@ -37,6 +37,18 @@ pub fn work(scenario: &Scenario, rank: usize) -> std::io::Result<()> {
         let bytes = cast::from_hex(&next()?).ok_or(std::io::ErrorKind::InvalidData)?;
         UniqueId::from_bytes(&bytes).map_err(std::io::Error::other)?
     };
+    match Communicator::init(&id, rank, scenario.world, &config(scenario)) {
+        Ok(comm) => {
+            say(&Line::Ready)?;
+            let outcome = compute(comm, scenario, rank, || next().map(drop))?;
+            debug_assert!(!matches!(outcome, Outcome::Silent));
+        }
+        Err(error) => say(&Line::Outcome(outcome_of(&error, Vec::new())))?,
+    }
+    say_what_is_left(before)
+}
+
+fn config(scenario: &Scenario) -> Config {
     let mut config = Config::default();
     config.timeout = TIMEOUT;
     config.heartbeat = Some(scenario.heartbeat());
@@ -45,20 +57,19 @@ pub fn work(scenario: &Scenario, rank: usize) -> std::io::Result<()> {
         Links::Tcp => Transport::Tcp,
         Links::Network => Transport::Auto,
     };
-    match Communicator::init(&id, rank, scenario.world, &config) {
-        Ok(comm) => {
-            say(&Line::Ready)?;
-            let outcome = compute(comm, scenario, rank, || next().map(drop))?;
-            debug_assert!(!matches!(outcome, Outcome::Silent));
-        }
-        Err(error) => say(&Line::Outcome(outcome_of(&error, Vec::new())))?,
-    }
+    config
+}
+
+/// Waits until descriptors and threads have gone, and says whether they have.
+fn say_what_is_left(before: [usize; 2]) -> std::io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(15);
-    while held()? > before && Instant::now() < deadline {
+    let fits =
+        |[descriptors, threads]: [usize; 2]| descriptors <= before[0] && threads <= before[1];
+    while !fits(held()?) && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(2));
     }
     let after = held()?;
-    if after <= before { say(&Line::Clean) } else { say(&Line::Leak { before, after }) }
+    if fits(after) { say(&Line::Clean) } else { say(&Line::Leak { before, after }) }
 }
 
 /// Computes until it is over, says how it ended, and drops the communicator once `leave` returns.
@@ -89,6 +100,17 @@ fn compute(
         Err(_) => Outcome::Panicked,
     };
     say(&Line::Outcome(outcome.clone()))?;
+    if scenario.shrinks()
+        && !scenario.lost().contains(&rank)
+        && let Some(comm) = &comm
+    {
+        lost_ranks(comm, &scenario.lost());
+        match go_on(comm, scenario) {
+            Ok(()) | Err(Stopped::Done) => {}
+            Err(Stopped::Step(error)) => say(&Line::Stuck(error.to_string()))?,
+            Err(Stopped::Pipe(error)) => return Err(error),
+        }
+    }
     if scenario.lingers() {
         leave()?;
     }
@@ -141,6 +163,49 @@ fn calls(comm: &Communicator, scenario: &Scenario, rank: usize) -> Result<(), St
     say(&Line::Final).map_err(Stopped::Pipe)?;
     comm.barrier()?;
     Ok(())
+}
+
+/// Goes on without the lost ranks, and then with a new one.
+fn go_on(comm: &Communicator, scenario: &Scenario) -> Result<(), Stopped> {
+    let fewer = comm.shrink(&[])?;
+    compute_a_little(&fewer, scenario)?;
+    if scenario.grows() {
+        let world = fewer.world_size() + 1;
+        let invitation = if fewer.rank() == 0 { Some(fewer.invite()?) } else { None };
+        if let Some(id) = &invitation {
+            say(&Line::Invitation(cast::to_hex(&id.to_bytes()), world)).map_err(Stopped::Pipe)?;
+        }
+        let more = fewer.grow(world, invitation.as_ref())?;
+        compute_a_little(&more, scenario)?;
+    }
+    Ok(())
+}
+
+fn compute_a_little(comm: &Communicator, scenario: &Scenario) -> Result<(), Stopped> {
+    for step in 0..3 * ROUND {
+        workload::step(comm, !scenario.seed, step)?;
+    }
+    comm.barrier()?;
+    say(&Line::WentOn(comm.world_size())).map_err(Stopped::Pipe)
+}
+
+/// Runs the rank that a job of `scenario` takes in after a loss, as the last of `world`. Reads the invitation from standard input.
+///
+/// # Errors
+/// When the pipes to the harness break, or the harness sends no invitation.
+pub fn work_as_newcomer(scenario: &Scenario, world: usize) -> std::io::Result<()> {
+    let before = held()?;
+    let invitation = std::io::stdin().lines().next().unwrap_or_else(|| Ok(String::new()))?;
+    let bytes = cast::from_hex(&invitation).ok_or(std::io::ErrorKind::InvalidData)?;
+    let id = UniqueId::from_bytes(&bytes).map_err(std::io::Error::other)?;
+    let joined = Communicator::init(&id, world - 1, world, &config(scenario));
+    let outcome = joined.map_err(Stopped::from).and_then(|comm| compute_a_little(&comm, scenario));
+    match outcome {
+        Ok(()) | Err(Stopped::Done) => {}
+        Err(Stopped::Step(error)) => say(&Line::Stuck(error.to_string()))?,
+        Err(Stopped::Pipe(error)) => return Err(error),
+    }
+    say_what_is_left(before)
 }
 
 /// The ranks that are known to be lost, once they are those that must become known or news are late.
