@@ -19,8 +19,8 @@ type Failure = Box<dyn std::error::Error>;
 const LAYERS: usize = 8;
 const WIDTH: usize = 1024;
 const BATCH: usize = 64;
-const STEPS: usize = 30;
-const WARM: usize = 5;
+const STEPS: usize = 12;
+const WARM: usize = 3;
 const RANKS: usize = 2;
 
 const ROLE: &str = "LAYERS_RANK";

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
-LAYERS, WIDTH, BATCH, STEPS, WARM, RANKS = 8, 1024, 64, 30, 5, 2
+LAYERS, WIDTH, BATCH, STEPS, WARM, RANKS = 8, 1024, 64, 12, 3, 2
 
 
 def main(rank, port):

@@ -26,7 +26,7 @@ impl Net {
     /// The logits of images of shape (count, 1, 8, 8).
     pub(crate) fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let features = self.first.forward(images)?.relu()?;
-        let features = self.second.forward(&features)?.relu()?.max_pool2d(2)?;
+        let features = self.second.forward(&features)?.relu()?.avg_pool2d(2)?;
         let features = self.hidden.forward(&features.flatten_from(1)?)?.relu()?;
         self.output.forward(&features)
     }
