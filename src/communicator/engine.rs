@@ -491,14 +491,15 @@ impl Shared {
 
     /// Breaks the communicator because `lost` is gone, which this rank is the first to notice.
     fn lose(&self, lost: Rank, noticed: String) -> Error {
-        let already = self.health.is_broken();
+        if self.health.is_broken() {
+            // What broke it explains why the link to another rank broke as well.
+            return self.broken();
+        }
         let (host, pid) = self.peers.whereabouts(lost);
         let error = Error::RankLost { lost, host, pid, last_operation: None, noticed };
         self.health.lose(lost, None, error);
         let first = self.broken();
-        if !already {
-            self.peers.report(&first);
-        }
+        self.peers.report(&first);
         first
     }
 
@@ -529,6 +530,11 @@ impl Shared {
                 None if waited >= GRACE => {
                     asked = Some(self.health.confirmations(peer));
                     if !self.peers.inquire(peer) {
+                        // The root is lost. If a rank was lost with it, the link broke for that.
+                        thread::sleep(GRACE);
+                        if self.health.is_broken() {
+                            return Failure::Broken;
+                        }
                         return match failure {
                             Failure::Link(LinkError::Closed { peer, transport }) => {
                                 let rank = self.rank;

@@ -70,7 +70,23 @@ impl Communicator {
             return Err(self.shared.break_with(Error::RankJoined { rank, joined, what, remedy }));
         }
         let sequence = self.shared.splits.fetch_add(1, Ordering::Relaxed);
-        let Some(color) = color else { return Ok(None) };
+        let part = color.map(|color| self.part(&table, color, sequence)).transpose();
+        // A rank that fails here makes no part, and the others would wait for it in a communicator that says nothing of it.
+        let mut made = vec![0_u8; self.world_size()];
+        let agreed = self.all_gather_into(&[u8::from(part.is_ok())], &mut made);
+        let part = part?;
+        agreed?;
+        match made.iter().position(|&made| made == 0) {
+            Some(peer) => {
+                let message = "it could not make its part of the split".to_owned();
+                Err(Error::Reported { peer, message })
+            }
+            None => Ok(part),
+        }
+    }
+
+    /// This rank's part in the communicator of those that gave `color`.
+    fn part(&self, table: &[i64], color: u32, sequence: u64) -> Result<Self, Error> {
         let mut members: Vec<(i64, Rank)> = table
             .chunks_exact(3)
             .enumerate()
@@ -84,7 +100,6 @@ impl Communicator {
         let world = ranks.len();
         let request = Request { sequence, color, ranks, rank };
         let child = self.shared.peers.split(&request)?;
-        let config = &self.shared.config;
-        Ok(Some(Self::assemble(child.shared(rank, world, config))))
+        Ok(Self::assemble(child.shared(rank, world, &self.shared.config)))
     }
 }

@@ -30,6 +30,8 @@ pub(crate) fn run(name: &str) {
         }
         (_, "splits") => {
             let parents = ranks(3, &config());
+            // The latest reports of other communicators are kept, so many and no more.
+            (0..200).for_each(|_| splits(&parents));
             repeat(name, cycles(), |_| splits(&parents));
         }
         ("refused", _) => {

@@ -75,7 +75,7 @@ pub fn run(
     let outcome = run.relent(network).and(outcome);
     run.end();
     let problem = match outcome {
-        Ok(()) => run.judge().and_then(|()| nothing_left(&run.job, &files)),
+        Ok(()) => run.judge().and_then(|()| run.nothing_left(&files)),
         Err(problem) => Err(problem),
     };
     let logs = Logs(run.ranks.into_iter().map(|rank| rank.log).collect());
@@ -318,6 +318,19 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Whether nothing of the job is there any more. `before`: files that were there before it.
+    fn nothing_left(&self, before: &HashSet<String>) -> Result<(), String> {
+        no_process_left(&self.job)?;
+        // Others may be at work on this machine, who leave files of their own.
+        let own = |file: &&String| {
+            self.ranks.iter().any(|rank| file.contains(&rank.process.id().to_string()))
+        };
+        match left_files().difference(before).find(own) {
+            Some(file) => Err(format!("{file} is left")),
+            None => Ok(()),
+        }
+    }
+
     fn judge(&self) -> Result<(), String> {
         let testimony = |rank: &Rank| Testimony {
             outcome: rank.outcome(),
@@ -396,8 +409,8 @@ impl Rank {
     }
 }
 
-/// Whether nothing of the job is there any more.
-fn nothing_left(job: &str, files: &HashSet<String>) -> Result<(), String> {
+/// Whether no process of the job is there any more.
+fn no_process_left(job: &str) -> Result<(), String> {
     let mark = format!("{JOB}={job}");
     let entries = std::fs::read_dir("/proc").map_err(|error| format!("/proc: {error}"))?;
     for entry in entries.filter_map(Result::ok) {
@@ -406,10 +419,7 @@ fn nothing_left(job: &str, files: &HashSet<String>) -> Result<(), String> {
             return Err(format!("process {} is left", entry.file_name().display()));
         }
     }
-    match left_files().difference(files).next() {
-        Some(file) => Err(format!("{file} is left")),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Files that may be Annulus's where a library leaves files.
