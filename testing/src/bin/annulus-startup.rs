@@ -35,14 +35,14 @@ fn run(options: &Options) -> Result<(), StartupError> {
     if let Some([rank, ranks]) = options.rank_of.as_deref() {
         return process(*rank, *ranks);
     }
-    println!("Threads over TCP loopback:\n\n{}", Figures::HEAD);
-    for &ranks in &options.threads {
-        println!("{}", threads(ranks)?);
-    }
-    println!("\nProcesses over shared memory:\n\n{}", Figures::HEAD);
+    println!("Processes over shared memory:\n\n{}", Figures::HEAD);
     let program = std::env::current_exe()?;
     for &ranks in &options.processes {
         println!("{}", processes(ranks, &program, &["--rank-of"])?);
+    }
+    println!("\nThreads over TCP loopback:\n\n{}", Figures::HEAD);
+    for &ranks in &options.threads {
+        println!("{}", threads(ranks)?);
     }
     Ok(())
 }
