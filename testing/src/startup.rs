@@ -1,9 +1,8 @@
 //! How long a job takes to start, and what its ranks hold, against their number.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +10,8 @@ use std::time::{Duration, Instant};
 use annulus::bootstrap::UNIQUE_ID_BYTES;
 use annulus::{Communicator, Config, Error, ReduceOp, Transport, UniqueId};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::process::{MeasureError, RankProcess};
 
 /// Longer than the largest job needs on two busy cores.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -53,30 +54,11 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Why there are no figures.
-#[derive(Debug, thiserror::Error)]
-pub enum StartupError {
-    /// A rank failed.
-    #[error(transparent)]
-    Rank(#[from] Error),
-    /// The system failed.
-    #[error(transparent)]
-    System(#[from] io::Error),
-    /// A rank's process failed.
-    #[error("rank {rank} says {said:?}")]
-    Process {
-        /// The rank.
-        rank: usize,
-        /// Its last line.
-        said: String,
-    },
-}
-
 /// Starts `ranks` threads that meet and compute over TCP.
 ///
 /// # Errors
 /// When a rank fails.
-pub fn threads(ranks: usize) -> Result<Figures, StartupError> {
+pub fn threads(ranks: usize) -> Result<Figures, MeasureError> {
     raise_descriptor_limit()?;
     let before = Held::now()?;
     let seen: Mutex<Vec<Held>> = Mutex::default();
@@ -87,7 +69,7 @@ pub fn threads(ranks: usize) -> Result<Figures, StartupError> {
     let all = Barrier::new(ranks);
     let begun = Instant::now();
     let id = UniqueId::new().map_err(Error::from)?;
-    let rank = |rank: usize| -> Result<(Duration, Duration), StartupError> {
+    let rank = |rank: usize| -> Result<(Duration, Duration), MeasureError> {
         let comm = Communicator::init(&id, rank, ranks, &config());
         let init = begun.elapsed();
         if all.wait().is_leader() {
@@ -127,23 +109,23 @@ pub fn processes(
     ranks: usize,
     program: &Path,
     arguments: &[&str],
-) -> Result<Figures, StartupError> {
+) -> Result<Figures, MeasureError> {
     let id = UniqueId::new().map_err(Error::from)?;
     let mut started = (0..ranks)
-        .map(|rank| Process::start(rank, ranks, program, arguments))
+        .map(|rank| RankProcess::start(rank, ranks, program, arguments))
         .collect::<io::Result<Vec<_>>>()?;
     // All have been loaded, and wait.
     for process in &mut started {
-        process.hear()?;
+        process.hear::<3>()?;
     }
     let begun = Instant::now();
     for process in &mut started {
-        process.input.write_all(&id.to_bytes())?;
+        process.tell(&id.to_bytes())?;
     }
     let joined = hear_all(&mut started)?;
     let init = begun.elapsed();
     for process in &mut started {
-        process.input.write_all(b"\n")?;
+        process.tell(b"\n")?;
     }
     let used = hear_all(&mut started)?;
     let mean = |of: &dyn Fn(&[f64; 3]) -> f64, from: &[[f64; 3]]| {
@@ -164,7 +146,7 @@ pub fn processes(
 ///
 /// # Errors
 /// When the rank fails, or the pipes break.
-pub fn process(rank: usize, ranks: usize) -> Result<(), StartupError> {
+pub fn process(rank: usize, ranks: usize) -> Result<(), MeasureError> {
     let (mut input, mut output) = (io::stdin().lock(), io::stdout());
     let before = Held::now()?;
     let mut say = |held: Held, seconds: f64| {
@@ -225,41 +207,6 @@ fn raise_descriptor_limit() -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
-/// A rank's process, which is killed when this is dropped.
-struct Process {
-    rank: usize,
-    child: Child,
-    input: std::process::ChildStdin,
-    output: BufReader<std::process::ChildStdout>,
-}
-
-impl Process {
-    fn start(rank: usize, ranks: usize, program: &Path, arguments: &[&str]) -> io::Result<Self> {
-        let mut command = Command::new(program);
-        command.args(arguments).args([rank.to_string(), ranks.to_string()]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
-        let input = child.stdin.take().ok_or_else(broken)?;
-        let output = BufReader::new(child.stdout.take().ok_or_else(broken)?);
-        Ok(Self { rank, child, input, output })
-    }
-
-    /// The three numbers of the next line.
-    fn hear(&mut self) -> Result<[f64; 3], StartupError> {
-        let mut said = String::new();
-        self.output.read_line(&mut said)?;
-        let numbers: Vec<f64> = said.split_whitespace().filter_map(|n| n.parse().ok()).collect();
-        numbers.try_into().map_err(|_| StartupError::Process { rank: self.rank, said })
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn hear_all(processes: &mut [Process]) -> Result<Vec<[f64; 3]>, StartupError> {
-    processes.iter_mut().map(Process::hear).collect()
+fn hear_all(processes: &mut [RankProcess]) -> Result<Vec<[f64; 3]>, MeasureError> {
+    processes.iter_mut().map(RankProcess::hear).collect()
 }

@@ -1,4 +1,4 @@
-//! The two commands, in short.
+//! The commands, in short.
 
 use std::process::Command;
 
@@ -47,4 +47,11 @@ fn start_up_stays_lazy() {
         // Connections to the root at both ends, an epoll descriptor and little more: not one for each other rank.
         assert!(row[3] < 16.0, "{text}");
     }
+}
+
+#[test]
+fn every_rank_hears_of_every_failure() {
+    let text = run(env!("CARGO_BIN_EXE_annulus-reactions"), &["--ranks", "3", "--jobs", "2"]);
+    let rows = text.lines().filter(|line| line.starts_with("| ")).count();
+    assert_eq!(rows, 1 + 8, "{text}");
 }

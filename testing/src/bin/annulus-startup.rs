@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use annulus_testing::startup::{Figures, StartupError, process, processes, threads};
+use annulus_testing::MeasureError;
+use annulus_testing::startup::{Figures, process, processes, threads};
 use clap::Parser;
 
 /// Prints start-up time, first all-reduce, descriptors and memory against the number of ranks: threads over TCP loopback, and
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options) -> Result<(), StartupError> {
+fn run(options: &Options) -> Result<(), MeasureError> {
     if let Some([rank, ranks]) = options.rank_of.as_deref() {
         return process(*rank, *ranks);
     }
