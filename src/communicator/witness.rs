@@ -1,8 +1,8 @@
 //! Finds out why a rank makes no progress: ranks in different calls, and ranks that wait for each other in a circle.
 //!
 //! Ranks that disagree mostly find out by the first message. Where neither sends, both wait. So a rank that has made no progress
-//! for 40 ms tells those that it waits for which call it is in and what it needs of them, and again after 80 ms, 160 ms, and so
-//! on. Each rank's **witness** hears such words also while its rank is busy elsewhere, and concludes from what its rank
+//! for 20 ms, or longer in large worlds, tells those that it waits for which call it is in and what it needs of them, and again after twice
+//! that time, four times, and so on. Each rank's **witness** hears such words also while its rank is busy elsewhere, and concludes from what its rank
 //! has recorded:
 //!
 //! * *Different calls:* its own collective of the same number was another one.
@@ -28,8 +28,12 @@ use crate::error::Stuck;
 use crate::flight::{Page, same_call};
 use crate::monitor::{Blockage, Observer, Wait};
 
-/// A rank that makes no progress for so long speaks up.
-const FIRST_WORD: Duration = Duration::from_millis(40);
+/// A rank that makes no progress for so long speaks up: for each rank of its world, so that the root, by way of which all words
+/// go, has as many to forward in a second however many ranks wait for a late one.
+const FIRST_WORD_PER_RANK: Duration = Duration::from_micros(1250);
+/// The limits of that.
+const EARLIEST_WORD: Duration = Duration::from_millis(20);
+const LATEST_WORD: Duration = Duration::from_secs(2);
 /// It repeats itself at longer and longer intervals up to this one.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 /// How long a survey waits for answers.
@@ -37,7 +41,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Most ranks that one rank tells, and that it remembers words of.
 const MAX_TOLD: usize = 8;
 const MAX_HEARD: usize = 64;
-/// Most words of others that one rank passes on in [`FIRST_WORD`]. There are as many chains as paths through the ranks that are
+/// Most words of others that one rank passes on in [`EARLIEST_WORD`]. There are as many chains as paths through the ranks that are
 /// stuck, which may be more than anybody can carry; who drops some hears them again.
 const MAX_PASSED: usize = 64;
 
@@ -47,7 +51,9 @@ pub(super) struct Witness {
     page: Arc<Page>,
     /// Set once there is a communicator to speak for.
     shared: OnceLock<Weak<Shared>>,
-    /// When to speak next, in nanoseconds without progress.
+    /// When it speaks first, in nanoseconds without progress.
+    first_word: u64,
+    /// When to speak next.
     next_word: AtomicU64,
     state: Mutex<State>,
     /// Another rank has answered a survey.
@@ -74,7 +80,7 @@ impl State {
     /// How many of `wanted` words may be passed on now.
     fn allow(&mut self, wanted: usize, now: Instant) -> usize {
         let (passed, since) = &mut self.passed;
-        if since.is_none_or(|since| now.saturating_duration_since(since) >= FIRST_WORD) {
+        if since.is_none_or(|since| now.saturating_duration_since(since) >= EARLIEST_WORD) {
             (*passed, *since) = (0, Some(now));
         }
         let allowed = wanted.min(MAX_PASSED - *passed);
@@ -128,11 +134,13 @@ impl Witness {
     /// That of `rank` of `world` ranks of the communicator `tag`, with a page to record in; none in a world of one.
     pub(super) fn of(rank: Rank, world: usize, tag: u32) -> Option<Arc<Self>> {
         let page = Page::new(rank, world, tag)?;
+        let first_word = first_word(world).as_nanos() as u64;
         Some(Arc::new(Self {
             rank,
             page,
             shared: OnceLock::new(),
-            next_word: AtomicU64::new(FIRST_WORD.as_nanos() as u64),
+            first_word,
+            next_word: AtomicU64::new(first_word),
             state: Mutex::default(),
             answer: Condvar::new(),
         }))
@@ -428,11 +436,16 @@ impl Observer for OnWait {
     }
 
     fn resumed(&self) {
-        let first = FIRST_WORD.as_nanos() as u64;
+        let first = self.0.first_word;
         if self.0.next_word.swap(first, Ordering::Relaxed) != first {
             self.0.state().blocked = None;
         }
     }
+}
+
+fn first_word(world: usize) -> Duration {
+    let world = u32::try_from(world).unwrap_or(u32::MAX);
+    FIRST_WORD_PER_RANK.saturating_mul(world).clamp(EARLIEST_WORD, LATEST_WORD)
 }
 
 /// Ranks of a circle, for messages.
@@ -508,11 +521,19 @@ mod tests {
     }
 
     #[test]
+    fn large_worlds_are_patient() {
+        let words_per_second = |world: usize| world as f64 / first_word(world).as_secs_f64();
+        assert_eq!((first_word(2), first_word(16)), (EARLIEST_WORD, EARLIEST_WORD));
+        assert!((1..2000).all(|world| words_per_second(world) <= 801.0));
+        assert_eq!(first_word(usize::MAX), LATEST_WORD);
+    }
+
+    #[test]
     fn words_are_passed_on_in_moderation() {
         let (mut state, now) = (State::default(), Instant::now());
         assert_eq!(state.allow(MAX_PASSED - 1, now), MAX_PASSED - 1);
         assert_eq!((state.allow(5, now), state.allow(5, now)), (1, 0));
-        assert_eq!(state.allow(1000, now + FIRST_WORD), MAX_PASSED);
+        assert_eq!(state.allow(1000, now + EARLIEST_WORD), MAX_PASSED);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //!   microseconds late.
 //! * **The clock** is looked at for each new record, at the end of a call that has a record of its own, and at every 64th
 //!   repetition. Times of small calls that follow each other quickly are therefore not known one by one.
-//! * A rank that waits for longer than 40 ms also notes for whom.
+//! * A rank that waits for longer than 20 ms, more in large worlds, also notes for whom.
 //!
 //! The pages lie in one anonymous file of the process, named `annulus-flight`, so that `annulus status` can read them through
 //! `/proc/PID/fd` without the help of a process that hangs or is stopped. Where the system gives no such file, they lie in

@@ -27,7 +27,7 @@ pub struct FlightRecord {
     pub completed: u64,
     /// Collectives started: the sequence number of the latest.
     pub collectives: u64,
-    /// The ranks that the operation under way waits for, once it has waited for 40 ms.
+    /// The ranks that the operation under way waits for, once it has waited for 20 ms, more in large worlds.
     pub waiting_for: Vec<Rank>,
     /// Why the last call was refused, if no other was made since. A refused call moves nothing and is not counted.
     pub refused: Option<String>,
