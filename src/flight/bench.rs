@@ -1,8 +1,25 @@
-//! For the benchmark of what recording costs.
+//! For the benchmarks of what recording costs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use annulus_plan::{Collective, DataType, Fingerprint, ReduceOp};
 
 use super::{Page, Recorder};
+
+/// Whether new recorders write nothing.
+static UNRECORDED: AtomicBool = AtomicBool::new(false);
+
+/// Calls `make`; what communicators that this process makes meanwhile do is not recorded.
+pub fn unrecorded<T>(make: impl FnOnce() -> T) -> T {
+    UNRECORDED.store(true, Ordering::Relaxed);
+    let made = make();
+    UNRECORDED.store(false, Ordering::Relaxed);
+    made
+}
+
+pub(super) fn is_unrecorded() -> bool {
+    UNRECORDED.load(Ordering::Relaxed)
+}
 
 /// A rank that makes the same small call again and again.
 pub struct Repetitions(Recorder);

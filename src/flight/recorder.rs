@@ -29,6 +29,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// `None`: nothing is recorded.
     pub(crate) fn new(page: Option<Arc<Page>>) -> Self {
+        let page = page.filter(|_| !super::bench::is_unrecorded());
         Self { page, operation: 0, entry: Entry::default(), number: 0, open: false }
     }
 
