@@ -2,7 +2,7 @@
 
 #[path = "loopback/mod.rs"]
 mod loopback;
-#[path = "conformance/suite.rs"]
+#[path = "conformance/suite/mod.rs"]
 mod suite;
 
 use std::os::fd::OwnedFd;
