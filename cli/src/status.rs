@@ -10,8 +10,8 @@ use clap::Args;
 /// Whose records to show.
 #[derive(Args, Clone, Debug)]
 pub struct Query {
-    /// Processes (with all that they have started, such as a launcher's ranks), and dumps of ANNULUS_DUMP [default: all
-    /// processes of this host that can be read]
+    /// Processes (with all that they have started, such as a launcher's ranks), jobs by a variable that their processes have (such as
+    /// SLURM_JOB_ID=4711), and dumps of ANNULUS_DUMP [default: all processes of this host that can be read]
     pub targets: Vec<String>,
     /// Show each rank's last operations too
     #[arg(short, long)]
@@ -22,11 +22,21 @@ pub struct Query {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatusError {
-    /// Neither a process nor a file.
-    #[error("{target} is neither the number of a process nor a file")]
+    /// Neither a process, nor a variable, nor a file.
+    #[error(
+        "{target} is neither the number of a process, nor a variable of processes such as SLURM_JOB_ID=4711, nor a file"
+    )]
     Target {
         /// What was given.
         target: String,
+    },
+    /// No process has the variable.
+    #[error(
+        "no process of this host that can be read has {variable} in its environment and a communicator of two ranks or more"
+    )]
+    Job {
+        /// It and its value.
+        variable: String,
     },
     /// A process cannot be read.
     #[error(transparent)]
@@ -65,9 +75,14 @@ pub fn status(query: &Query) -> Result<String, StatusError> {
         records.extend(processes().into_keys().filter_map(|pid| of_process(pid).ok()).flatten());
     }
     for target in &query.targets {
-        match target.parse::<u32>() {
-            Ok(pid) => records.extend(with_descendants(pid)?),
-            Err(_) => records.extend(of_file(target)?),
+        if let Ok(pid) = target.parse::<u32>() {
+            records.extend(with_descendants(pid)?);
+        } else if PathBuf::from(target).exists() {
+            records.extend(of_file(target)?);
+        } else if target.contains('=') {
+            records.extend(of_job(target)?);
+        } else {
+            return Err(StatusError::Target { target: target.clone() });
         }
     }
     if records.is_empty() {
@@ -84,13 +99,23 @@ pub fn status(query: &Query) -> Result<String, StatusError> {
 }
 
 fn of_file(target: &str) -> Result<Vec<FlightRecord>, StatusError> {
-    let path = PathBuf::from(target);
-    if !path.exists() {
-        return Err(StatusError::Target { target: target.to_owned() });
-    }
     let bytes =
-        fs::read(&path).map_err(|source| StatusError::File { path: target.to_owned(), source })?;
+        fs::read(target).map_err(|source| StatusError::File { path: target.to_owned(), source })?;
     read_records(&bytes).map_err(|source| StatusError::Format { path: target.to_owned(), source })
+}
+
+/// The records of the processes that were started with `variable`, `NAME=VALUE`.
+fn of_job(variable: &str) -> Result<Vec<FlightRecord>, StatusError> {
+    let has = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|entry| entry == variable.as_bytes())
+    };
+    let job = processes().into_keys().filter(has);
+    let records: Vec<_> = job.filter_map(|pid| of_process(pid).ok()).flatten().collect();
+    if records.is_empty() {
+        return Err(StatusError::Job { variable: variable.to_owned() });
+    }
+    Ok(records)
 }
 
 /// The records of a process, and of those that descend from it.

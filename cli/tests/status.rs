@@ -98,6 +98,11 @@ fn hung_and_stopped_ranks_are_shown() {
     let stopped = status(&["--operations", &launcher]);
     assert!(stopped.contains(waiting), "{stopped}");
     assert!(stopped.contains("#1..3 all_reduce(count 2, f32, sum) as operation 1"), "{stopped}");
+    let named = format!("TEST_JOB={}", std::process::id());
+    let other = Job::start(&[("TEST_JOB", &named[9..])]);
+    let text = eventually(&[&named], ", waiting for rank 1;");
+    assert!(text.matches("communicator").count() == 1, "not the first job too: {text}");
+    drop(other);
     let one = status(&[&job.ranks[0].as_raw_nonzero().to_string()]);
     assert!(one.contains(": 1 of 2 ranks"), "{one}");
 }
@@ -134,7 +139,8 @@ fn dumps_are_written_at_a_signal_and_merged() {
 fn what_cannot_be_shown_is_refused() {
     for (targets, reason) in [
         (["4294967295"], "there is no process 4294967295"),
-        (["no-such-file"], "neither the number of a process nor a file"),
+        (["no-such-file"], "neither the number of a process, nor a variable"),
+        (["NO_SUCH_JOB=1"], "has NO_SUCH_JOB=1 in its environment"),
         (["/proc/self/status"], "no flight records"),
     ] {
         let ended = process::run(ANNULUS, &["status", targets[0]]);
