@@ -114,6 +114,8 @@ pub(super) struct Ask {
     pub(super) tag: u64,
     /// Tells this question from others of the same rank.
     pub(super) number: u32,
+    /// How many agreements of the communicator have ended before, with this rank among those who went on.
+    pub(super) round: u32,
     /// How long the rank is going to wait for the answer.
     pub(super) patience: Duration,
     /// All ranks of the communicator.
@@ -157,6 +159,7 @@ impl Ask {
         let mut w = Writer::default();
         w.u64(self.tag);
         w.u32(self.number);
+        w.u32(self.round);
         w.u64(millis(self.patience));
         put_ranks(&mut w, &self.members);
         put_ranks(&mut w, &self.exclude);
@@ -168,6 +171,7 @@ impl Ask {
         let ask = Self {
             tag: r.u64("communicator")?,
             number: r.u32("number")?,
+            round: r.u32("round")?,
             patience: Duration::from_millis(r.u64("timeout")?),
             members: ranks(&mut r, "members")?,
             exclude: ranks(&mut r, "excluded ranks")?,
@@ -247,7 +251,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// A bit for each rank, as far as there are any. Ranks that no job has are left out.
-fn put_ranks(w: &mut Writer, ranks: &RankSet) {
+pub(super) fn put_ranks(w: &mut Writer, ranks: &RankSet) {
     let known = ranks.iter().map(|rank| *rank as usize).filter(|rank| *rank < MAX_WORLD);
     let mut bits = Vec::new();
     for rank in known {
@@ -257,7 +261,7 @@ fn put_ranks(w: &mut Writer, ranks: &RankSet) {
     w.bytes(&bits, MAX_SET);
 }
 
-fn ranks(r: &mut Reader<'_>, field: &'static str) -> Result<RankSet, WireError> {
+pub(super) fn ranks(r: &mut Reader<'_>, field: &'static str) -> Result<RankSet, WireError> {
     let bits = r.bytes(MAX_SET, field)?;
     let ranks = bits.iter().enumerate().flat_map(|(byte, bits)| {
         (0..8).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| byte as u32 * 8 + bit)
@@ -317,7 +321,8 @@ mod tests {
             exclude in prop::collection::btree_set(0..100_u32, 0..40),
         ) {
             let patience = Duration::from_millis(patience.into());
-            let ask = Ask { tag, number, patience, members: members.clone(), exclude: exclude.clone() };
+            let (round, lost) = (number / 2, members.clone());
+            let ask = Ask { tag, number, round, patience, members: lost, exclude: exclude.clone() };
             prop_assert!(ask.encode().len() <= MAX_ASK);
             prop_assert_eq!(Ask::decode(&ask.encode()), Ok(ask));
             let heartbeat = (number > 0).then(|| Duration::from_millis(number.into()));

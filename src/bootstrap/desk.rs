@@ -5,7 +5,7 @@
 
 mod failover;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -21,10 +21,13 @@ use super::membership::Member;
 use super::notice::{Dispatch, Event, Heartbeat, Loss, Report};
 use super::reactor::{Appointment, Reactor, Timer, lock};
 use super::root::{Standby, Succession};
+use super::settlement::{Settlement, Settlements};
 use super::wire::{FrameKind, WireError, frame};
 
 /// Reports about communicators that this rank does not know yet, or no more, that are kept.
 const MAX_KEPT: usize = 256;
+/// Of so many communicators a rank remembers what was agreed last.
+const MAX_SETTLED: usize = 64;
 /// How long the root's last word may be under way.
 const GRACE: Duration = Duration::from_secs(2);
 /// A root that has ended after all of its ranks had left is replaced only if this rank is still there so much later: at the end of a
@@ -69,10 +72,19 @@ struct State {
     reports: VecDeque<Dispatch>,
     /// The others have given this rank up.
     expelled: bool,
-    /// Questions that somebody waits for an answer to.
-    asked: HashSet<u32>,
+    /// Questions that somebody waits for an answer to, by their numbers.
+    asked: HashMap<u32, Question>,
     answers: HashMap<u32, Outcome>,
+    /// What was agreed: the next root may not know.
+    settlements: Settlements,
     next_number: u32,
+}
+
+/// What this rank asks the root.
+struct Question {
+    tag: u64,
+    round: u32,
+    exclude: RankSet,
 }
 
 enum RootState {
@@ -134,8 +146,9 @@ impl Desk {
                     gone: Vec::new(),
                     reports: VecDeque::new(),
                     expelled: false,
-                    asked: HashSet::new(),
+                    asked: HashMap::new(),
                     answers: HashMap::new(),
+                    settlements: Settlements::new(MAX_SETTLED),
                     next_number: 0,
                 }),
                 changed: Condvar::new(),
@@ -283,7 +296,8 @@ impl Desk {
         let mut state = lock(&self.state);
         let number = state.next_number;
         state.next_number = number.wrapping_add(1);
-        state.asked.insert(number);
+        let round = state.settlements.next_round(tag);
+        state.asked.insert(number, Question { tag, round, exclude: exclude.clone() });
         let mut asked_in = None;
         let outcome = loop {
             if let Some(outcome) = state.answers.remove(&number) {
@@ -300,7 +314,7 @@ impl Desk {
                 RootState::There if asked_in != Some(state.epoch) => {
                     let patience = deadline.saturating_duration_since(Instant::now());
                     let (members, exclude) = (members.clone(), exclude.clone());
-                    let ask = Ask { tag, number, patience, members, exclude };
+                    let ask = Ask { tag, number, round, patience, members, exclude };
                     state.connection.send(frame(FrameKind::Ask, &ask.encode()).into());
                     asked_in = Some(state.epoch);
                 }
@@ -322,10 +336,16 @@ impl Desk {
         outcome
     }
 
-    fn answered(&self, answer: Answer) {
+    fn answered(&self, Answer { number, outcome }: Answer) {
         let mut state = lock(&self.state);
-        if state.asked.contains(&answer.number) {
-            state.answers.insert(answer.number, answer.outcome);
+        if let Some(Question { tag, round, exclude }) = state.asked.remove(&number) {
+            if let Outcome::Agreed { nonce, survivors } = &outcome {
+                let (nonce, survivors) = (*nonce, survivors.clone());
+                let settlement = Settlement { tag, round, nonce, survivors, exclude };
+                // It asked for the round that it knew nothing of, and nobody but the root tells it.
+                let _ = state.settlements.learn(self.roster.rank, settlement);
+            }
+            state.answers.insert(number, outcome);
         }
         drop(state);
         self.changed.notify_all();

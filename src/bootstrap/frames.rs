@@ -5,6 +5,7 @@ use super::agreement::{Answer, Ask, MAX_ASK, Rejoin};
 use super::notice::{Dispatch, Heartbeat, MAX_NOTICE};
 use super::record::{MAX_RECORD, Record, Table};
 use super::refusal::Refusal;
+use super::settlement::Settlement;
 use super::wire::{FrameKind, frame, split_frame};
 
 /// Reads `bytes` as frames of a job of `world` ranks, until they end or one is damaged; returns how many frames were sound.
@@ -27,6 +28,7 @@ pub fn read_frames(bytes: &[u8], world: usize) -> usize {
             FrameKind::Goodbye => Ok(Vec::new()),
             FrameKind::Rejoin => same(next.payload, Rejoin::decode, Rejoin::encode),
             FrameKind::Ask => same(next.payload, Ask::decode, Ask::encode),
+            FrameKind::Settled => same(next.payload, Settlement::decode, Settlement::encode),
             FrameKind::Answer => same(next.payload, Answer::decode, Answer::encode),
             FrameKind::Heartbeat => same(next.payload, Heartbeat::decode, Heartbeat::encode),
         };

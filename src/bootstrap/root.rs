@@ -5,6 +5,8 @@
 mod agreements;
 mod seats;
 mod surveys;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -26,6 +28,7 @@ use super::notice::{Event, Heartbeat};
 use super::reactor::{Appointment, Reactor, Timer, lock};
 use super::record::{Record, Table};
 use super::refusal::Refusal;
+use super::settlement::{Settlement, Settlements};
 use super::wire::{FrameKind, WireError, frame};
 use surveys::Surveys;
 
@@ -36,6 +39,9 @@ pub(super) const ROOT: u32 = u32::MAX;
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// How long a root that has refused stays to tell those who come late.
 const LONGEST_LINGER: Duration = Duration::from_secs(10);
+
+/// Of so many communicators a root remembers what was agreed last.
+const MAX_SETTLED: usize = 1024;
 
 /// The roots of this process. Each stays until its last rank has left; nobody else holds it, because the
 /// process that makes a unique id need not keep it.
@@ -70,10 +76,10 @@ struct State {
     appointment: Option<Appointment>,
     /// The ranks that are lost or have left.
     gone: BTreeMap<u32, Event>,
-    /// By the communicators' tags.
-    agreements: HashMap<u64, Open>,
-    /// By tag: who was excluded, and by whom. They come too late if they come.
-    excluded: HashMap<u64, BTreeMap<u32, u32>>,
+    /// By the communicators' tags, and how many of each had been before.
+    agreements: HashMap<(u64, u32), Open>,
+    /// What has come of those that are over.
+    settlements: Settlements,
     agreed: u64,
     surveys: Surveys,
     /// Questions whether a rank is there, each with the seat that asks, while one of them is being answered.
@@ -203,7 +209,7 @@ impl Root {
                 appointment: None,
                 gone: BTreeMap::new(),
                 agreements: HashMap::new(),
-                excluded: HashMap::new(),
+                settlements: Settlements::new(MAX_SETTLED),
                 agreed: 0,
                 surveys: Surveys::default(),
                 inquiries: VecDeque::new(),
@@ -465,6 +471,7 @@ impl Inbox for SeatInbox {
             }
             FrameKind::Rejoin => self.root.rejoin(self.seat, Rejoin::decode(payload)?),
             FrameKind::Ask => self.root.ask(self.seat, Ask::decode(payload)?),
+            FrameKind::Settled => self.root.settled(self.seat, Settlement::decode(payload)?),
             FrameKind::Table | FrameKind::Refusal | FrameKind::Answer => {
                 Err(WireError::Unexpected { kind: kind as u8 })
             }
@@ -481,55 +488,5 @@ impl Inbox for SeatInbox {
 
     fn heartbeat(&self) -> Vec<u8> {
         Heartbeat { operation: None }.encode()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Read;
-    use std::os::unix::net::UnixStream;
-
-    use super::super::notice::Dispatch;
-    use super::super::wire::{FRAME_HEAD, frame_head};
-    use super::*;
-
-    fn come(root: &Arc<Root>, rank: u32, lost: &[u32]) -> UnixStream {
-        use std::io::Write;
-        let (mut near, far) = UnixStream::pair().expect("two sockets");
-        near.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-        root.admit(far.into());
-        let lost = lost.iter().copied().collect();
-        let rejoin = Rejoin { rank, heartbeat: None, lost, left: RankSet::new() };
-        near.write_all(&frame(FrameKind::Rejoin, &rejoin.encode())).expect("sent");
-        near
-    }
-
-    fn hear(stream: &mut UnixStream) -> Dispatch {
-        let mut head = [0; FRAME_HEAD];
-        stream.read_exact(&mut head).expect("a frame");
-        let (kind, length) = frame_head(head, 1 << 16).expect("sound");
-        assert_eq!(kind, FrameKind::Notice);
-        let mut payload = vec![0; length];
-        stream.read_exact(&mut payload).expect("all of it");
-        Dispatch::decode(&payload).expect("sound")
-    }
-
-    /// A rank that was stopped while the others found a new root must not go on to look for another.
-    #[test]
-    fn who_was_given_up_is_told_by_the_new_root_too() {
-        let secret = Secret::random().expect("random numbers");
-        let succession = Succession { world: 3, here: RankSet::new() };
-        let root = Root::new(&secret, [0; 16], false, Some(succession)).expect("a root");
-        let _first = come(&root, 1, &[2]);
-        let begun = Instant::now();
-        while !root.state().gone.contains_key(&2) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it says who is lost");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let mut late = come(&root, 2, &[]);
-        let word = hear(&mut late);
-        assert!(matches!(word, Dispatch { rank: 2, event: Event::Lost(_) }), "{word:?}");
-        assert_eq!(late.read(&mut [0]).expect("an end"), 0);
-        root.end();
     }
 }

@@ -32,11 +32,13 @@ pub(super) enum FrameKind {
     Ask = 8,
     /// Root to rank: what has come of that.
     Answer = 9,
+    /// Rank to a new root: what had come of an agreement before.
+    Settled = 10,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<Self> {
-        const ALL: [FrameKind; 9] = [
+        const ALL: [FrameKind; 10] = [
             FrameKind::Join,
             FrameKind::Table,
             FrameKind::Refusal,
@@ -46,6 +48,7 @@ impl FrameKind {
             FrameKind::Rejoin,
             FrameKind::Ask,
             FrameKind::Answer,
+            FrameKind::Settled,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == code)
     }

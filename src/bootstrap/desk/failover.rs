@@ -97,6 +97,10 @@ impl Desk {
             left: gone(true),
         };
         connection.send(frame(FrameKind::Rejoin, &rejoin.encode()).into());
+        // Before any question: the last root may have been lost between its answers.
+        for settlement in state.settlements.iter() {
+            connection.send(frame(FrameKind::Settled, &settlement.encode()).into());
+        }
         let root = &self.roster.members[candidate as usize];
         let there = self.roster.members.iter();
         state.root_ranks = there

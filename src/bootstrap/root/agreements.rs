@@ -4,7 +4,8 @@ use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
 
 use super::{Open, Root, State};
-use crate::bootstrap::agreement::{Agreement, Answer, Ask, Outcome};
+use crate::bootstrap::agreement::{Agreement, Answer, Ask, Outcome, RankSet};
+use crate::bootstrap::settlement::{Contradiction, Settlement};
 use crate::bootstrap::wire::{FrameKind, WireError, frame};
 
 /// No rank waits longer for an answer.
@@ -19,13 +20,14 @@ impl Root {
         let Some(rank) = rank.filter(|rank| ask.members.contains(rank)) else {
             return Err(unexpected);
         };
-        if let Some(by) = state.excluded.get(&ask.tag).and_then(|excluded| excluded.get(&rank)) {
-            Self::reply(&state, seat, ask.number, Outcome::Excluded { by: *by });
+        // The one who tells how it ended may have come first, and who was excluded comes too late.
+        if let Some(outcome) = state.settlements.outcome(ask.tag, ask.round, rank) {
+            Self::reply(&state, seat, ask.number, outcome);
             return Ok(());
         }
         let now = Instant::now();
         let deadline = now + ask.patience.min(LONGEST_WAIT);
-        let open = match state.agreements.entry(ask.tag) {
+        let open = match state.agreements.entry((ask.tag, ask.round)) {
             Entry::Occupied(open) => open.into_mut(),
             Entry::Vacant(vacant) => vacant.insert(Open {
                 agreement: Agreement::new(ask.members, now, deadline),
@@ -44,43 +46,77 @@ impl Root {
         Ok(())
     }
 
+    /// The rank of `seat` had got an answer of the root before: others may still ask.
+    pub(super) fn settled(&self, seat: u64, settlement: Settlement) -> Result<(), WireError> {
+        let mut state = self.state();
+        let unexpected = WireError::Unexpected { kind: FrameKind::Settled as u8 };
+        let rank = state.seats.get(&seat).and_then(|seat| seat.rank);
+        let Some(rank) = rank.filter(|rank| settlement.survivors.contains(rank)) else {
+            return Err(unexpected);
+        };
+        if state.successor.is_none() {
+            return Err(unexpected);
+        }
+        let key = (settlement.tag, settlement.round);
+        state.settlements.learn(rank, settlement).map_err(|Contradiction| unexpected)?;
+        let Some(Open { agreement, appointment }) = state.agreements.remove(&key) else {
+            return Ok(());
+        };
+        self.reactor.cancel(appointment);
+        for (rank, (seat, number)) in agreement.askers() {
+            if let Some(outcome) = state.settlements.outcome(key.0, key.1, rank) {
+                Self::reply(&state, *seat, *number, outcome);
+            }
+        }
+        Ok(())
+    }
+
+    /// `rank` has dropped the communicator `tag`: those who have asked to shrink it already did not know.
+    pub(super) fn departed(&self, state: &mut State, tag: u64, rank: u32) {
+        let open = state.agreements.iter_mut().filter(|((other, _), _)| *other == tag);
+        for (_, open) in open {
+            open.agreement.lose(rank);
+        }
+        self.settle(state);
+    }
+
     /// Answers wherever all have asked who are still there.
     pub(super) fn settle(&self, state: &mut State) {
         let gone: Vec<u32> = state.gone.keys().copied().collect();
         let mut settled = Vec::new();
-        for (tag, open) in &mut state.agreements {
+        for (key, open) in &mut state.agreements {
             for rank in &gone {
                 open.agreement.lose(*rank);
             }
             if let Some(survivors) = open.agreement.survivors() {
-                settled.push((*tag, survivors));
+                settled.push((*key, survivors));
             }
         }
-        for (tag, survivors) in settled {
+        for (key, survivors) in settled {
             state.agreed += 1;
             let nonce = *self.entropy.derive(&state.agreed.to_le_bytes()).as_bytes();
-            self.answer(state, tag, &Outcome::Agreed { nonce, survivors });
+            self.answer(state, key, &Outcome::Agreed { nonce, survivors });
         }
     }
 
     /// Answers where time is up.
     pub(super) fn expire(&self, state: &mut State, now: Instant) {
         let is_over = |open: &&Open| open.agreement.deadline() <= now;
-        let over: Vec<u64> = state
+        let over: Vec<(u64, u32)> = state
             .agreements
             .iter()
             .filter(|(_, open)| is_over(open))
-            .map(|(tag, _)| *tag)
+            .map(|(key, _)| *key)
             .collect();
-        for tag in over {
-            let agreement = &state.agreements[&tag].agreement;
+        for key in over {
+            let agreement = &state.agreements[&key].agreement;
             let (ranks, waited) = (agreement.missing(), agreement.waited(now));
-            self.answer(state, tag, &Outcome::Missing { ranks, waited });
+            self.answer(state, key, &Outcome::Missing { ranks, waited });
         }
     }
 
-    fn answer(&self, state: &mut State, tag: u64, outcome: &Outcome) {
-        let Some(Open { agreement, appointment }) = state.agreements.remove(&tag) else { return };
+    fn answer(&self, state: &mut State, key: (u64, u32), outcome: &Outcome) {
+        let Some(Open { agreement, appointment }) = state.agreements.remove(&key) else { return };
         self.reactor.cancel(appointment);
         for (rank, (seat, number)) in agreement.askers() {
             let outcome = match agreement.excluder(rank) {
@@ -89,8 +125,13 @@ impl Root {
             };
             Self::reply(state, *seat, *number, outcome);
         }
-        if matches!(outcome, Outcome::Agreed { .. }) {
-            state.excluded.entry(tag).or_default().extend(agreement.into_excluded());
+        if let Outcome::Agreed { nonce, survivors } = outcome {
+            let (tag, round) = key;
+            let (nonce, survivors) = (*nonce, survivors.clone());
+            let exclude = RankSet::new();
+            let settlement = Settlement { tag, round, nonce, survivors, exclude };
+            // A round is answered once, so there is nothing to contradict.
+            let _ = state.settlements.settle(settlement, agreement.into_excluded());
         }
     }
 

@@ -52,12 +52,8 @@ impl Root {
         match dispatch.event {
             Event::Report { tag, ref report } => {
                 Self::relay(&state, &dispatch);
-                if matches!(report, Report::Departed { .. })
-                    && let Some(open) = state.agreements.get_mut(&tag)
-                {
-                    // Those who have asked already did not know.
-                    open.agreement.lose(rank);
-                    self.settle(&mut state);
+                if matches!(report, Report::Departed { .. }) {
+                    self.departed(&mut state, tag, rank);
                 }
             }
             Event::Stalled { to, .. } => Self::relay_to(&state, to, &dispatch),

@@ -1,0 +1,160 @@
+//! A root that takes over a job, with ranks that the tests play.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use super::*;
+use crate::bootstrap::agreement::{Answer, Outcome};
+use crate::bootstrap::notice::Dispatch;
+use crate::bootstrap::wire::{FRAME_HEAD, frame_head};
+
+/// A rank, at the other end of its seat.
+struct Player {
+    rank: u32,
+    stream: UnixStream,
+}
+
+fn set(ranks: &[u32]) -> RankSet {
+    ranks.iter().copied().collect()
+}
+
+/// The root that takes over a job of `world` ranks.
+fn successor(world: u32) -> Arc<Root> {
+    let secret = Secret::random().expect("random numbers");
+    let succession = Succession { world, here: RankSet::new() };
+    Root::new(&secret, [0; 16], false, Some(succession)).expect("a root")
+}
+
+impl Player {
+    fn comes(root: &Arc<Root>, rank: u32, lost: &[u32]) -> Self {
+        let (stream, far) = UnixStream::pair().expect("two sockets");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        root.admit(far.into());
+        let mut player = Self { rank, stream };
+        let rejoin = Rejoin { rank, heartbeat: None, lost: set(lost), left: RankSet::new() };
+        player.says(FrameKind::Rejoin, &rejoin.encode());
+        player
+    }
+
+    fn says(&mut self, kind: FrameKind, payload: &[u8]) {
+        self.stream.write_all(&frame(kind, payload)).expect("sent");
+    }
+
+    /// Asks to go on without `exclude`, in the communicator `tag` of ranks 0 to 3.
+    fn asks(&mut self, tag: u64, exclude: &[u32]) {
+        let (members, exclude) = (set(&[0, 1, 2, 3]), set(exclude));
+        let (number, patience) = (self.rank, Duration::from_secs(60));
+        let ask = Ask { tag, number, round: 0, patience, members, exclude };
+        self.says(FrameKind::Ask, &ask.encode());
+    }
+
+    fn hears(&mut self) -> (FrameKind, Vec<u8>) {
+        let mut head = [0; FRAME_HEAD];
+        self.stream.read_exact(&mut head).expect("a frame");
+        let (kind, length) = frame_head(head, 1 << 16).expect("sound");
+        let mut payload = vec![0; length];
+        self.stream.read_exact(&mut payload).expect("all of it");
+        (kind, payload)
+    }
+
+    fn hears_notice(&mut self) -> Dispatch {
+        let (kind, payload) = self.hears();
+        assert_eq!(kind, FrameKind::Notice);
+        Dispatch::decode(&payload).expect("sound")
+    }
+
+    /// The next answer, whatever is said before.
+    fn hears_answer(&mut self) -> Outcome {
+        loop {
+            if let (FrameKind::Answer, payload) = self.hears() {
+                let Answer { number, outcome } = Answer::decode(&payload).expect("sound");
+                assert_eq!(number, self.rank);
+                return outcome;
+            }
+        }
+    }
+
+    /// The other end has closed.
+    fn hears_the_end(&mut self) {
+        assert_eq!(self.stream.read(&mut [0]).expect("an end"), 0);
+    }
+}
+
+/// Waits for what the reactor's thread does.
+fn until(condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it happens");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A rank that was stopped while the others found a new root must not go on to look for another.
+#[test]
+fn who_was_given_up_is_told_by_the_new_root_too() {
+    let root = successor(3);
+    let _first = Player::comes(&root, 1, &[2]);
+    until(|| root.state().gone.contains_key(&2));
+    let mut late = Player::comes(&root, 2, &[]);
+    let word = late.hears_notice();
+    assert!(matches!(word, Dispatch { rank: 2, event: Event::Lost(_) }), "{word:?}");
+    late.hears_the_end();
+    root.end();
+}
+
+/// The last root was lost between its answers: rank 3 has got one, which goes on without 0; 1 and 2 still ask, and so does rank
+/// 0, which was only excluded.
+#[test]
+fn an_answer_that_one_rank_has_got_is_that_of_all() {
+    for tells_last in [true, false] {
+        let root = successor(4);
+        let mut players: Vec<_> = (0..4).map(|rank| Player::comes(&root, rank, &[])).collect();
+        let survivors = set(&[1, 2, 3]);
+        let nonce = [7; 32];
+        let settlement = Settlement {
+            tag: 9,
+            round: 0,
+            nonce,
+            survivors: survivors.clone(),
+            exclude: set(&[0]),
+        };
+        if tells_last {
+            players[1].asks(9, &[]);
+            players[2].asks(9, &[0]);
+            until(|| root.state().agreements.contains_key(&(9, 0)));
+        }
+        players[3].says(FrameKind::Settled, &settlement.encode());
+        until(|| root.state().settlements.next_round(9) == 1);
+        if !tells_last {
+            players[1].asks(9, &[]);
+            players[2].asks(9, &[0]);
+        }
+        for player in &mut players[1..3] {
+            let (nonce, survivors) = (nonce, survivors.clone());
+            assert_eq!(player.hears_answer(), Outcome::Agreed { nonce, survivors });
+        }
+        players[0].asks(9, &[]);
+        assert_eq!(players[0].hears_answer(), Outcome::Excluded { by: 3 });
+        assert!(root.state().agreements.is_empty());
+        root.end();
+    }
+}
+
+#[test]
+fn a_rank_that_tells_of_another_result_loses_its_connection() {
+    let root = successor(4);
+    let mut players: Vec<_> = (0..2).map(|rank| Player::comes(&root, rank, &[])).collect();
+    let one = |nonce| Settlement {
+        tag: 9,
+        round: 0,
+        nonce: [nonce; 32],
+        survivors: set(&[0, 1]),
+        exclude: set(&[]),
+    };
+    players[0].says(FrameKind::Settled, &one(1).encode());
+    until(|| root.state().settlements.next_round(9) == 1);
+    players[1].says(FrameKind::Settled, &one(2).encode());
+    let word = players[0].hears_notice();
+    assert!(matches!(word, Dispatch { rank: 1, event: Event::Lost(_) }), "{word:?}");
+    root.end();
+}
