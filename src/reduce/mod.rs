@@ -18,9 +18,17 @@ mod avx2;
 mod avx512;
 #[doc(hidden)]
 pub mod bench;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only x86-64 has vectors of its own here")
+)]
 mod halves;
 mod identity;
 mod isa;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only x86-64 has vectors of its own here")
+)]
 mod operator;
 mod pass;
 mod small_float;
