@@ -320,11 +320,67 @@ fn streams_connect_ranks_pairwise() {
     });
 }
 
+/// The higher rank need not wait for the lower one's call, whatever that one is doing.
+#[test]
+fn a_stream_is_there_before_the_lower_rank_asks_for_it() {
+    use std::io::{Read, Write};
+    let members = join_world(2);
+    let [zero, one] = [0, 1].map(|rank| members[rank].0.peers());
+    let mut offered = one.stream(0, 3, Instant::now() + PATIENT).expect("connected").stream;
+    offered.write_all(b"from one").expect("sent");
+    let mut taken = zero.stream(1, 3, Instant::now() + PATIENT).expect("connected").stream;
+    taken.write_all(b"from zero").expect("sent");
+    drop(taken.shutdown(std::net::Shutdown::Write));
+    let mut got = [0; 8];
+    taken.read_exact(&mut got).expect("received");
+    assert_eq!(&got, b"from one");
+    let mut rest = Vec::new();
+    offered.read_to_end(&mut rest).expect("received");
+    assert_eq!(rest, b"from zero", "and nothing before it");
+}
+
+/// The lower rank comes at about the time at which the higher one loses patience, a little before or after.
+#[test]
+fn two_that_connect_at_once_agree_on_one_stream() {
+    use std::io::{Read, Write};
+    let members = join_world(2);
+    let deadline = Instant::now() + PATIENT;
+    thread::scope(|scope| {
+        for (rank, (membership, _)) in members.iter().enumerate() {
+            scope.spawn(move || {
+                for index in 0..40_u8 {
+                    if rank == 0 {
+                        thread::sleep(Duration::from_micros(17_000 + 200 * u64::from(index)));
+                    }
+                    let peers = membership.peers();
+                    let wire = peers.stream(1 - rank, index.into(), deadline);
+                    let mut stream = wire.expect("connected").stream;
+                    stream.write_all(&[rank as u8, index]).expect("sent");
+                    let mut got = [0; 2];
+                    stream.read_exact(&mut got).expect("received");
+                    assert_eq!(got, [1 - rank as u8, index]);
+                }
+            });
+        }
+    });
+}
+
+/// The higher rank has taken the stream that the lower one has opened. Whoever asks for it once more waits for ever.
+fn use_up(lower: &Membership, higher: &Membership) {
+    let deadline = Instant::now() + PATIENT;
+    thread::scope(|scope| {
+        let connecting = scope.spawn(|| lower.peers().stream(higher.rank(), 0, deadline));
+        higher.peers().stream(lower.rank(), 0, deadline).expect("connected");
+        connecting.join().expect("no panic").expect("connected");
+    });
+}
+
 #[test]
 fn waiting_for_a_stream_ends_when_the_peer_leaves() {
     let mut members = join_world(2);
     let (one, _) = members.remove(1);
     let (zero, _) = members.remove(0);
+    use_up(&zero, &one);
     let waiter =
         thread::spawn(move || one.peers().stream(0, 0, Instant::now() + PATIENT).map(drop));
     drop(zero);
@@ -337,6 +393,7 @@ fn waiting_for_a_stream_ends_when_the_communicator_fails() {
     for by_report in [true, false] {
         let mut members = join_world(3);
         let (two, notices) = members.remove(2);
+        use_up(&members[0].0, &two);
         let peers = two.peers().clone();
         let waiter =
             thread::spawn(move || peers.stream(0, 0, Instant::now() + 10 * PATIENT).map(drop));

@@ -31,6 +31,7 @@ mod root;
 mod settlement;
 mod shrink;
 mod stall;
+mod streams;
 mod survey;
 mod wire;
 

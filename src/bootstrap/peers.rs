@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -26,19 +26,28 @@ use annulus_transports::tcp::{StreamSource, Wire};
 
 use super::notice::Notice;
 use super::reactor::lock;
+use super::streams::{Answer, Streams};
 
 /// What a connection is for: [`Hello::purpose`].
 pub(super) mod purpose {
     /// To the root: join, and the notices.
     pub(in super::super) const CONTROL: u8 = 1;
-    /// Between ranks: a stream for a TCP link.
+    /// From a lower rank to a higher one: a stream for a TCP link.
     pub(in super::super) const DATA: u8 = 2;
     /// Between ranks of a host: hand me a descriptor of yours.
     pub(in super::super) const SEGMENT: u8 = 3;
+    /// From a higher rank to a lower one: will you have this stream for a TCP link?
+    pub(in super::super) const OFFER: u8 = 4;
 }
 
 /// How often a call that waits for a descriptor looks whether the communicator has failed.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long a rank waits for a lower one to connect before it offers a connection of its own. Mostly both come to a call at
+/// about the same time, and one connection is enough.
+const COURTESY: Duration = Duration::from_millis(20);
+/// The first pause before an offer that was lost is repeated; doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// A rank may connect, send, and leave: its connection may be under way for so long when the news of its leave is here.
 const UNDER_WAY: Duration = Duration::from_secs(1);
 
@@ -67,8 +76,8 @@ pub struct Peers {
 
 #[derive(Default)]
 struct State {
-    /// Streams that peers have opened and nobody has asked for yet.
-    streams: HashMap<(Rank, usize), Wire>,
+    /// Streams that peers have opened and nobody has asked for yet, by peer and index.
+    streams: Streams<(Rank, usize), Wire>,
     /// Who answers requests for segments.
     segments: Option<Segments>,
     /// Peers that asked before somebody answered.
@@ -119,7 +128,7 @@ impl Peers {
         let mut state = lock(&self.state);
         state.closed = true;
         let dropped = (state.segments.take(), std::mem::take(&mut state.waiting));
-        let streams = std::mem::take(&mut state.streams);
+        let streams = state.streams.clear();
         drop(state);
         drop((dropped, streams)); // with the lock released: what answered may own anything
         self.arrived.notify_all();
@@ -179,48 +188,111 @@ impl Peers {
             Err(failed(peer, "connect", io::Error::other(error)))
         })
     }
-}
 
-impl StreamSource for Peers {
-    /// The lower rank connects, the higher waits for it.
-    fn stream(&self, peer: Rank, index: usize, deadline: Instant) -> Result<Wire, LinkError> {
-        if self.rank < peer {
-            let (own, reach) = (self.reach_of(self.rank)?, self.reach_of(peer)?);
-            let addresses = reachable_addresses(peer, own.host_id, reach.host_id, &reach.addresses)
-                .map_err(|error| failed(peer, "connect", io::Error::other(error)))?;
-            let hello = Hello { index: index as u32, ..self.hello(peer, purpose::DATA) };
-            return self.connect(peer, deadline, |patience| {
-                if self.encrypt {
-                    let (stream, session) =
-                        connect_tcp_with_session(&addresses, &self.secret, hello, patience)?;
-                    return Ok(Wire { stream, session: Some(session) });
-                }
-                let stream = connect_tcp(&addresses, &self.secret, hello, patience)?;
-                Ok(Wire { stream, session: None })
-            });
+    /// Where `peer` can be reached by TCP from here.
+    fn addresses_of(&self, peer: Rank) -> Result<Vec<SocketAddr>, LinkError> {
+        let (own, reach) = (self.reach_of(self.rank)?, self.reach_of(peer)?);
+        reachable_addresses(peer, own.host_id, reach.host_id, &reach.addresses)
+            .map_err(|error| failed(peer, "connect", io::Error::other(error)))
+    }
+
+    /// A new socket to one of `addresses`.
+    fn dial(
+        &self,
+        addresses: &[SocketAddr],
+        hello: Hello,
+        patience: Patience<'_>,
+    ) -> Result<Wire, ConnectError> {
+        if self.encrypt {
+            let (stream, session) =
+                connect_tcp_with_session(addresses, &self.secret, hello, patience)?;
+            return Ok(Wire { stream, session: Some(session) });
         }
+        let stream = connect_tcp(addresses, &self.secret, hello, patience)?;
+        Ok(Wire { stream, session: None })
+    }
+
+    /// The connection of the lower rank `peer`, if it comes before `until`.
+    fn wait_for(&self, key: (Rank, usize), until: Instant) -> Result<Option<Wire>, LinkError> {
+        let peer = key.0;
         let mut state = lock(&self.state);
         loop {
-            if let Some(stream) = state.streams.remove(&(peer, index)) {
-                return Ok(stream);
+            if let Some(wire) = state.streams.take(&key) {
+                return Ok(Some(wire));
             }
             state.check(peer)?;
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                drop(state);
-                let own = self.reach_of(self.rank)?.addresses;
-                let own: Vec<_> = own.iter().map(SocketAddr::to_string).collect();
-                let what = format!(
-                    "none came in time to {}; choose the network with ANNULUS_SOCKET_IFNAME",
-                    own.join(", ")
-                );
-                let error = io::Error::new(io::ErrorKind::TimedOut, what);
-                return Err(failed(peer, "wait for its connection", error));
+                return Ok(None);
             }
             let left = if state.left.contains_key(&peer) { left.min(UNDER_WAY) } else { left };
             let waited = self.arrived.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Offers a connection to the lower rank `peer`, again and again until it is answered, its own is here, or there is no use. What
+    /// comes of that is one of the two connections; `None`: that of the peer is on its way.
+    fn offer(&self, key: (Rank, usize), deadline: Instant) -> Result<Option<Wire>, Unanswered> {
+        let (peer, index) = key;
+        let wanted = || {
+            let state = lock(&self.state);
+            state.check(peer).is_ok() && !state.streams.has(&key)
+        };
+        let patience = Patience::new(deadline, &wanted);
+        let addresses = self.addresses_of(peer).map_err(|error| Unanswered(error.to_string()))?;
+        let hello = Hello { index: index as u32, ..self.hello(peer, purpose::OFFER) };
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let wire = self
+                .dial(&addresses, hello, patience)
+                .map_err(|error| Unanswered(error.to_string()))?;
+            match read_answer(&wire.stream, patience) {
+                Ok(Answer::Taken) => return Ok(Some(wire)),
+                Ok(Answer::Declined) => return Ok(None),
+                // Its process, or its part in the communicator, may just be ending, which others say.
+                Err(error) if patience.is_over() => return Err(Unanswered(error.to_string())),
+                Err(_) => std::thread::sleep(pause),
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// Why nothing came of an offer.
+struct Unanswered(String);
+
+impl StreamSource for Peers {
+    /// See [`streams`](super::streams) for who connects.
+    fn stream(&self, peer: Rank, index: usize, deadline: Instant) -> Result<Wire, LinkError> {
+        let key = (peer, index);
+        if self.rank < peer {
+            if let Some(wire) = lock(&self.state).streams.take_or_claim(key) {
+                return Ok(wire);
+            }
+            let addresses = self.addresses_of(peer)?;
+            let hello = Hello { index: index as u32, ..self.hello(peer, purpose::DATA) };
+            return self.connect(peer, deadline, |patience| self.dial(&addresses, hello, patience));
+        }
+        if let Some(wire) = self.wait_for(key, deadline.min(Instant::now() + COURTESY))? {
+            return Ok(wire);
+        }
+        let unanswered = match self.offer(key, deadline) {
+            Ok(Some(wire)) => return Ok(wire),
+            Ok(None) => String::new(),
+            Err(Unanswered(why)) => format!("; and this rank's own was not taken: {why}"),
+        };
+        if let Some(wire) = self.wait_for(key, deadline)? {
+            return Ok(wire);
+        }
+        let own = self.reach_of(self.rank)?.addresses;
+        let own: Vec<_> = own.iter().map(SocketAddr::to_string).collect();
+        let what = format!(
+            "none came in time to {}; choose the network with ANNULUS_SOCKET_IFNAME{unanswered}",
+            own.join(", ")
+        );
+        let error = io::Error::new(io::ErrorKind::TimedOut, what);
+        Err(failed(peer, "wait for its connection", error))
     }
 }
 
@@ -252,12 +324,21 @@ impl Handler for Peers {
         if state.closed {
             return;
         }
+        let peer = hello.rank as Rank;
+        let key = (peer, hello.index as usize);
         match (hello.purpose, stream) {
-            (purpose::DATA, Stream::Tcp(stream)) => {
-                let wire = Wire { stream, session };
-                state.streams.insert((hello.rank as Rank, hello.index as usize), wire);
+            (purpose::DATA, Stream::Tcp(stream)) if peer < self.rank => {
+                state.streams.arrived(key, Wire { stream, session });
                 drop(state);
                 self.arrived.notify_all();
+            }
+            (purpose::OFFER, Stream::Tcp(stream)) if peer > self.rank => {
+                let answer = state.streams.answer(&key);
+                // Locked, so that nothing else is sent before. One byte fits into a fresh socket's buffer: this does not block.
+                let answered = (&stream).write_all(&[answer as u8]);
+                if answer == Answer::Taken && answered.is_ok() {
+                    state.streams.arrived(key, Wire { stream, session });
+                }
             }
             (purpose::SEGMENT, Stream::Unix(stream)) => match state.segments.clone() {
                 Some(segments) => {
@@ -266,7 +347,7 @@ impl Handler for Peers {
                 }
                 None => state.waiting.push((hello.index, stream)),
             },
-            // Another version's purpose: closing the stream says so.
+            // Another version's purpose, or not what ranks do in this order: closing the stream says so.
             _ => {}
         }
     }
@@ -303,6 +384,27 @@ fn hand_over(segments: &Segments, id: u32, stream: &UnixStream) {
         // One message fits into a fresh socket's buffer: this does not block. A peer that is gone needs no answer.
         let _ = send_fd(stream, descriptor.as_fd());
     }
+}
+
+/// What the other end of an offered connection says to it.
+fn read_answer(mut stream: &TcpStream, patience: Patience<'_>) -> io::Result<Answer> {
+    stream.set_read_timeout(Some(LOOK))?;
+    let mut code = [0];
+    loop {
+        match stream.read(&mut code) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => break,
+            Err(error) if is_passing(&error) && !patience.is_over() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    stream.set_read_timeout(None)?;
+    Answer::from_code(code[0]).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Whether a read was only interrupted, or its timeout is over.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
 fn failed(peer: Rank, operation: &'static str, source: impl Into<io::Error>) -> LinkError {

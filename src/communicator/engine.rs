@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus_plan::{
-    Collective, CollectiveKind, Description, Fingerprint, Plan, Rank, Scalar, algorithms,
+    Collective, CollectiveKind, Description, Fingerprint, Rank, Scalar, algorithms,
 };
 use annulus_transports::link::LinkError;
 
@@ -186,9 +186,8 @@ impl Engine {
         let number = match self.programs.find(&operation.call) {
             Some(number) => number,
             None => {
-                let opening = (&operation.call, fingerprint);
                 shared.joining.set_opening(Some(Opening::Call(begun)))?;
-                let program = compile(shared, opening, &mut self.executor);
+                let program = compile(shared, &operation.call, &mut self.executor);
                 shared.joining.set_opening(None)?;
                 let program = match program {
                     Ok(program) => program,
@@ -330,17 +329,14 @@ fn waits_for_all(call: Fingerprint) -> bool {
 #[cold]
 fn compile(
     shared: &Shared,
-    (call, fingerprint): (&Collective, Fingerprint),
+    call: &Collective,
     executor: &mut Executor,
 ) -> Result<Program, LinkError> {
     let choice = shared.tuner.choose(call);
     let plan = algorithms::build(call, &choice, shared.rank)
         .expect("the tuner chooses among the algorithms that have a plan for the call");
     let op = call.op().unwrap_or(annulus_plan::ReduceKind::Sum);
-    if let Some(witness) = &shared.witness {
-        witness.opens(fingerprint, &peers(&plan));
-    }
-    let program = Program::compile(
+    Program::compile(
         &plan,
         &Extents::of(call, &plan),
         Kernel::new(call.dtype(), op, call.world()),
@@ -348,21 +344,7 @@ fn compile(
         &mut executor.links,
         &*shared.fabric,
         shared.connected_by(),
-    );
-    if let Some(witness) = &shared.witness {
-        witness.opened();
-    }
-    program
-}
-
-/// The ranks that a plan has messages for or from.
-fn peers(plan: &Plan) -> Vec<Rank> {
-    let steps = plan.lanes.iter().flat_map(|lane| &lane.instructions);
-    let links = steps.flat_map(|step| [step.from(), step.to()]).flatten();
-    let mut peers: Vec<Rank> = links.map(|link| link.peer).collect();
-    peers.sort_unstable();
-    peers.dedup();
-    peers
+    )
 }
 
 /// The programs of past calls, found by the call.

@@ -135,9 +135,6 @@ impl Engine {
             let choice = shared.tuner.choose_exchange();
             let plan = algorithms::exchange(&exchange.call, &choice)
                 .expect("pairwise plans every exchange");
-            if let Some(witness) = &shared.witness {
-                witness.opens_exchange(begun, &plan);
-            }
             let opening =
                 collective.map_or_else(|| Opening::Exchange(peers(&exchange.call)), Opening::Call);
             shared.joining.set_opening(Some(opening))?;
@@ -150,9 +147,6 @@ impl Engine {
                 &*shared.fabric,
                 shared.connected_by(),
             );
-            if let Some(witness) = &shared.witness {
-                witness.opened();
-            }
             shared.joining.set_opening(None)?;
             let program = match program {
                 Ok(program) => program,

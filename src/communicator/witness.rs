@@ -9,17 +9,15 @@
 //! * *A circle:* it is stuck itself and has not begun what is needed of it; and one of those that need it directly or through others is
 //!   one that it needs. As long as a rank is stuck it begins nothing, so that none of them can ever go on.
 //!
-//! A rank that opens links, which may mean to wait for a peer's connection, counts as stuck in its call too, but does not speak.
-//!
-//! Neither can be said of a rank that is late, slow, or has sent what is still on its way. A rank that cannot conclude anything, but is
+//! Neither can be said of a rank that is late, slow, opens links (which no call of its peers is needed for), or has sent what is still on its way. A rank that cannot conclude anything, but is
 //! stuck, passes the word on to those that it needs itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use annulus_plan::{CollectiveKind, Direction, Fingerprint, Plan, Rank};
+use annulus_plan::{CollectiveKind, Direction, Fingerprint, Rank};
 
 use super::Shared;
 use crate::Error;
@@ -113,8 +111,6 @@ struct Blocked {
     collectives: u64,
     call: Fingerprint,
     needs: Vec<(Rank, Need)>,
-    /// Messages of the operation that have yet to be counted, but have been begun.
-    begun: BTreeMap<(Rank, Direction), u64>,
 }
 
 /// What follows from a word.
@@ -218,50 +214,6 @@ impl Witness {
         }
     }
 
-    /// Its rank opens links for `call`, and cannot do anything else before `peers` have come to it.
-    pub(super) fn opens(&self, call: Fingerprint, peers: &[Rank]) {
-        let collective = peers.iter().map(|&peer| (peer, Need::Collective { count: ANY_COUNT }));
-        self.block(call, collective.take(MAX_TOLD).collect(), BTreeMap::new());
-    }
-
-    /// Its rank opens links for the exchange `plan`; `call` is that, or one of its messages.
-    pub(super) fn opens_exchange(&self, call: Fingerprint, plan: &Plan) {
-        let mut begun = BTreeMap::new();
-        for step in plan.lanes.iter().flat_map(|lane| &lane.instructions) {
-            let from = step.from().map(|link| (link.peer, Direction::Receive));
-            let to = step.to().map(|link| (link.peer, Direction::Send));
-            for message in from.into_iter().chain(to) {
-                *begun.entry(message).or_insert(0) += 1;
-            }
-        }
-        let needs = begun.keys().take(MAX_TOLD).map(|&(peer, direction)| {
-            let number = (self.counted(direction, peer) + 1) as u32;
-            let need = match direction {
-                _ if is_collective(call) => Need::Collective { count: ANY_COUNT },
-                Direction::Receive => Need::Send { number },
-                Direction::Send => Need::Receive { number },
-            };
-            (peer, need)
-        });
-        let needs = needs.collect();
-        self.block(call, needs, begun);
-    }
-
-    /// The links are open.
-    pub(super) fn opened(&self) {
-        self.state().blocked = None;
-    }
-
-    fn block(
-        &self,
-        call: Fingerprint,
-        needs: Vec<(Rank, Need)>,
-        begun: BTreeMap<(Rank, Direction), u64>,
-    ) {
-        let (operation, collectives) = (self.page.started(), self.page.collectives());
-        self.state().blocked = Some(Blocked { operation, collectives, call, needs, begun });
-    }
-
     /// Hears a word from another rank. Does not block, and runs on any thread.
     pub(super) fn hear(&self, chain: Vec<Hop>) {
         let Some(shared) = self.shared.get().and_then(Weak::upgrade) else { return };
@@ -289,10 +241,7 @@ impl Witness {
             Some(blocked) if blocked.operation == self.page.started() => blocked,
             _ => return Verdict::Nothing,
         };
-        let counted = |direction| {
-            let counted = state.counted.get(direction, last.rank);
-            counted + blocked.begun.get(&(last.rank, direction)).copied().unwrap_or(0)
-        };
+        let counted = |direction| state.counted.get(direction, last.rank);
         let begun = match last.need {
             Need::Collective { .. } => blocked.collectives >= last.collectives,
             // The numbers travel modulo 2^32.
@@ -403,8 +352,7 @@ impl Witness {
             needs.iter().map(|need| (need.0, vec![hop(need)])).collect();
         let verdicts: Vec<Verdict> = {
             let mut state = self.state();
-            let begun = BTreeMap::new();
-            state.blocked = Some(Blocked { operation, collectives, call, needs, begun });
+            state.blocked = Some(Blocked { operation, collectives, call, needs });
             let state = &*state;
             state.heard.values().map(|chain| self.judge(state, chain, &shared)).collect()
         };

@@ -33,6 +33,11 @@ impl<'a> Patience<'a> {
         Self { deadline, wanted }
     }
 
+    /// Whether the deadline has passed, or the connection is not wanted any more.
+    pub fn is_over(&self) -> bool {
+        self.left().is_zero()
+    }
+
     /// The time left; none when the connection is not wanted any more.
     fn left(&self) -> Duration {
         let left = self.deadline.saturating_duration_since(Instant::now());

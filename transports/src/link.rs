@@ -236,7 +236,8 @@ pub enum LinkError {
     },
 }
 
-/// Opens links from one rank to its peers. Both ranks of a link open their end before using it.
+/// Opens links from one rank to its peers. Both ranks of a link open their end before using it, but neither waits for the other
+/// to do so: what is sent before the receiver opens its end is kept for it.
 ///
 /// An end that is dropped closes the link. The two links of the same index between two ranks may share a
 /// connection and then close together, so that links are kept as long as any is used.

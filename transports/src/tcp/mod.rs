@@ -43,6 +43,8 @@ const TRANSPORT: &str = "tcp";
 pub trait StreamSource: Send + Sync {
     /// Socket `index` to `peer`, connected and authenticated. Blocks at most until `deadline`. Each pair of
     /// arguments is asked for once.
+    ///
+    /// The peer must be reachable, but need not ask for its end: that may be behind a call that cannot end before this one does.
     fn stream(&self, peer: Rank, index: usize, deadline: Instant) -> Result<Wire, LinkError>;
 }
 
