@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use annulus_plan::Rank;
 use annulus_transports::acceptor::{Acceptor, Registration};
 use annulus_transports::secret::Secret;
 
@@ -53,8 +54,10 @@ pub(super) struct Desk {
     changed: Condvar,
     last_call: OnceLock<LastCall>,
     this: Weak<Self>,
-    /// Opens the door to this rank's own root, should it become one.
-    _standby: Registration,
+    /// This rank's own root, should it become one.
+    standby: Arc<Standby>,
+    /// Opens the door to it.
+    _door: Registration,
 }
 
 struct State {
@@ -93,6 +96,10 @@ enum RootState {
     Retired(Appointment),
     /// A successor is being looked for.
     Missing,
+    /// This rank has come to `candidate`, which has not let it in yet.
+    Coming {
+        candidate: u32,
+    },
     /// There is none.
     Nobody,
 }
@@ -127,12 +134,16 @@ impl Desk {
         let here = |member: &&Member| (member.host_id, member.pid) == (own.host_id, own.pid);
         let succession = Succession {
             world: roster.members.len() as u32,
+            own: roster.rank,
             here: roster.members.iter().filter(here).map(|member| member.joined_as).collect(),
         };
-        let standby = Standby::new(&roster.secret, own.host_id.to_bytes(), succession);
-        let standby_secret = Standby::secret(&roster.secret);
-        let standby = acceptor.register(&standby_secret, own.rank, Arc::new(standby));
+        let host_id = own.host_id.to_bytes();
         let desk = Arc::new_cyclic(|this: &Weak<Self>| {
+            let desk = this.clone();
+            let visited = Box::new(move || desk.upgrade()?.visited());
+            let standby = Arc::new(Standby::new(&roster.secret, host_id, succession, visited));
+            let secret = Standby::secret(&roster.secret);
+            let door = acceptor.register(&secret, roster.rank as Rank, standby.clone());
             let inbox = DeskInbox { desk: this.clone(), epoch: 0 };
             Self {
                 roster,
@@ -154,7 +165,8 @@ impl Desk {
                 changed: Condvar::new(),
                 last_call: OnceLock::new(),
                 this: this.clone(),
-                _standby: standby,
+                standby,
+                _door: door,
             }
         });
         let connection = desk.connection();
@@ -187,7 +199,13 @@ impl Desk {
     /// The root knows which rank this is.
     pub(super) fn tell_root(&self, event: Event) {
         let dispatch = Dispatch { rank: self.roster.rank, event };
-        self.connection().send(frame(FrameKind::Notice, &dispatch.encode()).into());
+        let state = lock(&self.state);
+        if matches!(state.root, RootState::Coming { .. }) {
+            return; // it is not the root yet
+        }
+        let connection = state.connection.clone();
+        drop(state);
+        connection.send(frame(FrameKind::Notice, &dispatch.encode()).into());
     }
 
     pub(super) fn subscribe(&self, subscriber: &Arc<Subscriber>) {
@@ -237,6 +255,14 @@ impl Desk {
         for subscriber in subscribers {
             subscriber.deliver(&dispatch);
         }
+        // Those who have come to this rank, or who ought not to.
+        match &dispatch.event {
+            event @ (Event::Left | Event::Lost(_)) if dispatch.rank == self.roster.rank => {
+                self.standby.stand_down(event);
+            }
+            Event::Left | Event::Lost(_) => self.standby.learn(std::slice::from_ref(&dispatch)),
+            _ => {}
+        }
     }
 
     /// Tells everybody that `rank` is lost.
@@ -252,12 +278,17 @@ impl Desk {
             return; // a successor is there already
         }
         state.epoch += 1;
+        let candidate = match state.root {
+            RootState::Coming { candidate } => Some(candidate),
+            _ => None,
+        };
         let knows = |rank: &u32, event: fn(&Event) -> bool| {
             state.gone.iter().any(|known| known.rank == *rank && event(&known.event))
         };
         // A root whose ranks have all left has done its work: its process may end.
         let left = |rank: &u32| knows(rank, |event| *event == Event::Left);
-        if !state.root_ranks.is_empty() && state.root_ranks.iter().all(left) {
+        if candidate.is_none() && !state.root_ranks.is_empty() && state.root_ranks.iter().all(left)
+        {
             let appointment = self.reactor.call_at(Instant::now() + PAUSE, self.this.clone());
             state.root = RootState::Retired(appointment);
             return;
@@ -269,20 +300,52 @@ impl Desk {
             self.changed.notify_all();
             return;
         }
-        let lost: Vec<u32> =
-            state.root_ranks.iter().copied().filter(|rank| !knows(rank, |_| true)).collect();
+        let is_known = |rank: &u32| knows(rank, |_| true);
+        // One that has said that it cannot be the root may yet have other ranks beside it.
+        let lost: Vec<u32> = match candidate {
+            Some(candidate) if is_known(&candidate) => Vec::new(),
+            _ => state.root_ranks.iter().copied().filter(|rank| !is_known(rank)).collect(),
+        };
         state.root = RootState::Missing;
         drop(state);
         for rank in lost {
             self.lose(rank, noticed.to_owned());
         }
-        let state = lock(&self.state);
-        let subscribers: Vec<_> = state.subscribers.iter().filter_map(Weak::upgrade).collect();
-        drop(state);
-        for subscriber in subscribers {
-            subscriber.root_lost();
+        if candidate.is_none() {
+            let state = lock(&self.state);
+            let subscribers: Vec<_> = state.subscribers.iter().filter_map(Weak::upgrade).collect();
+            drop(state);
+            for subscriber in subscribers {
+                subscriber.root_lost();
+            }
         }
         self.find_successor();
+    }
+
+    /// The root of that epoch has let this rank in.
+    fn welcomed(&self, epoch: u64) {
+        let mut state = lock(&self.state);
+        if state.epoch == epoch && matches!(state.root, RootState::Coming { .. }) {
+            state.root = RootState::There;
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Another rank takes this one for the root's successor. Says who is gone; `None`: this rank is, or finds no root.
+    fn visited(&self) -> Option<Vec<Dispatch>> {
+        let mut state = lock(&self.state);
+        if state.expelled || matches!(state.root, RootState::Nobody) {
+            return None;
+        }
+        let gone = state.gone.clone();
+        if let RootState::Retired(appointment) = state.root {
+            self.reactor.cancel(appointment);
+            state.root = RootState::Missing;
+            drop(state);
+            self.find_successor();
+        }
+        Some(gone)
     }
 
     /// See [`Control::agree`](super::control::Control::agree).
@@ -318,7 +381,7 @@ impl Desk {
                     state.connection.send(frame(FrameKind::Ask, &ask.encode()).into());
                     asked_in = Some(state.epoch);
                 }
-                RootState::There | RootState::Missing => {}
+                RootState::There | RootState::Missing | RootState::Coming { .. } => {}
                 RootState::Retired(appointment) => {
                     self.reactor.cancel(appointment);
                     state.root = RootState::Missing;
@@ -372,6 +435,7 @@ impl Drop for Desk {
         }
         state.connection.send(frame(FrameKind::Goodbye, &[]).into());
         state.connection.close();
+        self.standby.stand_down(&Event::Left);
     }
 }
 
@@ -398,6 +462,11 @@ impl Inbox for DeskInbox {
                 }
             }
             FrameKind::Heartbeat => drop(Heartbeat::decode(payload)?),
+            FrameKind::Welcome => {
+                if let Some(desk) = desk {
+                    desk.welcomed(self.epoch);
+                }
+            }
             _ => return Err(WireError::Unexpected { kind: kind as u8 }),
         }
         Ok(())

@@ -25,7 +25,7 @@ pub fn read_frames(bytes: &[u8], world: usize) -> usize {
             }
             FrameKind::Refusal => same(next.payload, Refusal::decode, Refusal::encode),
             FrameKind::Notice => same(next.payload, Dispatch::decode, Dispatch::encode),
-            FrameKind::Goodbye => Ok(Vec::new()),
+            FrameKind::Goodbye | FrameKind::Welcome => Ok(Vec::new()),
             FrameKind::Rejoin => same(next.payload, Rejoin::decode, Rejoin::encode),
             FrameKind::Ask => same(next.payload, Ask::decode, Ask::encode),
             FrameKind::Settled => same(next.payload, Settlement::decode, Settlement::encode),

@@ -4,6 +4,7 @@
 
 mod agreements;
 mod seats;
+mod succession;
 mod surveys;
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,7 @@ use annulus_transports::secret::{KeyId, Secret};
 use annulus_transports::session::Session;
 
 use super::VERSION;
-use super::agreement::{Agreement, Ask, RankSet, Rejoin};
+use super::agreement::{Agreement, Ask, Rejoin};
 use super::connection::{Connection, Inbox};
 use super::gather::Gather;
 use super::notice::{Event, Heartbeat};
@@ -30,6 +31,7 @@ use super::record::{Record, Table};
 use super::refusal::Refusal;
 use super::settlement::{Settlement, Settlements};
 use super::wire::{FrameKind, WireError, frame};
+pub(super) use succession::{Standby, Succession};
 use surveys::Surveys;
 
 /// What ranks ask an acceptor for when they want the root. No rank has this number.
@@ -85,17 +87,8 @@ struct State {
     /// Questions whether a rank is there, each with the seat that asks, while one of them is being answered.
     inquiries: VecDeque<(u64, u32)>,
     inquiring: bool,
-    /// Of a root that took over: the ranks that it expects, and those of them that live in this process.
+    /// Of a root that takes over.
     successor: Option<Succession>,
-}
-
-/// The job that a root has taken over.
-#[derive(Clone)]
-pub(super) struct Succession {
-    /// The number of ranks.
-    pub(super) world: u32,
-    /// Those in this process.
-    pub(super) here: RankSet,
 }
 
 /// An agreement that some have asked for. A ticket is a seat, and the number of its question.
@@ -107,6 +100,8 @@ struct Open {
 #[derive(PartialEq, Eq)]
 enum Phase {
     Gathering,
+    /// A root that takes over waits for those who are left.
+    Assembling,
     Running,
     /// With the frame that says why.
     Refused(Arc<[u8]>),
@@ -122,6 +117,8 @@ struct Seat {
     heartbeat: Option<Duration>,
     /// Whether it lives in this process.
     here: bool,
+    /// What it said when it came to a root that takes over, until that is believed.
+    rejoin: Option<Rejoin>,
     /// It has said goodbye, or the others know already that it is lost.
     left: bool,
     /// The call that it last spoke of.
@@ -130,14 +127,6 @@ struct Seat {
 
 /// Opens the door of an acceptor to the root, as long as the root is there.
 struct Door(Weak<Root>);
-
-/// Opens the door to a root that takes over a job, and starts it when the first rank comes.
-pub(super) struct Standby {
-    secret: Secret,
-    host_id: [u8; 16],
-    succession: Succession,
-    root: Mutex<Weak<Root>>,
-}
 
 /// Takes what arrives from one seat.
 struct SeatInbox {
@@ -190,7 +179,7 @@ impl Root {
         let key = secret.key_id();
         let reactor = Reactor::shared()?;
         let entropy = Secret::random()?;
-        let phase = if successor.is_some() { Phase::Running } else { Phase::Gathering };
+        let phase = if successor.is_some() { Phase::Assembling } else { Phase::Gathering };
         let root = Arc::new_cyclic(|this| Self {
             key,
             host_id,
@@ -236,10 +225,11 @@ impl Root {
         lock(&self.state)
     }
 
-    fn admit(self: &Arc<Self>, socket: OwnedFd) {
+    /// Takes a connection; gives it back when this root is over.
+    fn admit(self: &Arc<Self>, socket: OwnedFd) -> Result<(), OwnedFd> {
         let mut state = self.state();
         if state.phase == Phase::Over {
-            return;
+            return Err(socket);
         }
         let seat = state.next_seat;
         state.next_seat += 1;
@@ -250,6 +240,7 @@ impl Root {
             rank: None,
             heartbeat: None,
             here: false,
+            rejoin: None,
             left: false,
             operation: None,
         };
@@ -258,6 +249,7 @@ impl Root {
         if connection.watch(&self.reactor).is_err() {
             self.state().seats.remove(&seat);
         }
+        Ok(())
     }
 
     fn join(&self, seat: u64, payload: &[u8]) -> Result<(), WireError> {
@@ -307,7 +299,7 @@ impl Root {
                     seat.connection.send(frame.clone());
                 }
             }
-            Phase::Over => {}
+            Phase::Assembling | Phase::Over => {}
         }
         Ok(())
     }
@@ -407,37 +399,9 @@ impl Timer for Root {
                 drop(state);
                 self.end();
             }
-            (Phase::Running, _) => self.miss_absent(&mut state),
-            (Phase::Over, _) => {}
+            (Phase::Assembling, _) => self.miss_absent(&mut state),
+            (Phase::Running | Phase::Over, _) => {}
         }
-    }
-}
-
-impl Standby {
-    /// For the job with `secret`, of which this process knows everything but that its root is lost.
-    pub(super) fn new(secret: &Secret, host_id: [u8; 16], succession: Succession) -> Self {
-        Self { secret: Self::secret(secret), host_id, succession, root: Mutex::default() }
-    }
-
-    /// What ranks prove to a root that takes over the job with `secret`.
-    pub(super) fn secret(secret: &Secret) -> Secret {
-        secret.derive(b"standby root")
-    }
-}
-
-impl Handler for Standby {
-    fn accepted(&self, _: Hello, stream: Stream, _: Option<Session>) {
-        let mut current = lock(&self.root);
-        let root = current.upgrade().filter(|root| root.state().phase != Phase::Over);
-        let root = match root {
-            Some(root) => Ok(root),
-            None => Root::new(&self.secret, self.host_id, false, Some(self.succession.clone())),
-        };
-        // Without descriptors or threads there is no root here; whoever comes finds the stream closed.
-        let Ok(root) = root else { return };
-        *current = Arc::downgrade(&root);
-        drop(current);
-        root.admit(stream_of(stream));
     }
 }
 
@@ -451,7 +415,8 @@ fn stream_of(stream: Stream) -> OwnedFd {
 impl Handler for Door {
     fn accepted(&self, _: Hello, stream: Stream, _: Option<Session>) {
         if let Some(root) = self.0.upgrade() {
-            root.admit(stream_of(stream));
+            // A root that is over has told everybody.
+            let _ = root.admit(stream_of(stream));
         }
     }
 }
@@ -472,7 +437,7 @@ impl Inbox for SeatInbox {
             FrameKind::Rejoin => self.root.rejoin(self.seat, Rejoin::decode(payload)?),
             FrameKind::Ask => self.root.ask(self.seat, Ask::decode(payload)?),
             FrameKind::Settled => self.root.settled(self.seat, Settlement::decode(payload)?),
-            FrameKind::Table | FrameKind::Refusal | FrameKind::Answer => {
+            FrameKind::Table | FrameKind::Refusal | FrameKind::Answer | FrameKind::Welcome => {
                 Err(WireError::Unexpected { kind: kind as u8 })
             }
         }

@@ -34,11 +34,13 @@ pub(super) enum FrameKind {
     Answer = 9,
     /// Rank to a new root: what had come of an agreement before.
     Settled = 10,
+    /// New root to rank: all have come who are left, and I am the root.
+    Welcome = 11,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<Self> {
-        const ALL: [FrameKind; 10] = [
+        const ALL: [FrameKind; 11] = [
             FrameKind::Join,
             FrameKind::Table,
             FrameKind::Refusal,
@@ -49,6 +51,7 @@ impl FrameKind {
             FrameKind::Ask,
             FrameKind::Answer,
             FrameKind::Settled,
+            FrameKind::Welcome,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == code)
     }

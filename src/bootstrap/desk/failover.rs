@@ -1,5 +1,9 @@
 //! Finding the root's successor: the lowest rank that is left. All ranks look in the same order, so they find the same one,
-//! unless they cannot reach the same ones.
+//! unless they cannot reach the same ones: then the successor [finds out](roll_call).
+
+mod roll_call;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::net::TcpStream;
@@ -11,10 +15,10 @@ use annulus_transports::connect::{AttemptError, ConnectError, connect_tcp};
 use annulus_transports::handshake::Hello;
 use annulus_transports::interface::reachable_addresses;
 
-use super::{Desk, DeskInbox, RootState};
+use super::{Desk, DeskInbox, RootState, State};
 use crate::bootstrap::agreement::{RankSet, Rejoin};
 use crate::bootstrap::connection::Connection;
-use crate::bootstrap::notice::Event;
+use crate::bootstrap::notice::{Event, Loss};
 use crate::bootstrap::peers::purpose;
 use crate::bootstrap::reactor::lock;
 use crate::bootstrap::root::Standby;
@@ -49,6 +53,8 @@ impl Desk {
     fn give_up(&self) {
         lock(&self.state).root = RootState::Nobody;
         self.changed.notify_all();
+        let noticed = "it finds no root of the job".into();
+        self.standby.stand_down(&Event::Lost(Loss { noticed, last_operation: None }));
     }
 
     /// The lowest rank that is not known to be gone.
@@ -81,21 +87,26 @@ impl Desk {
         }
     }
 
-    /// Takes `candidate`, at the other end of `stream`, for the root.
-    fn adopt(&self, candidate: u32, stream: TcpStream) -> io::Result<()> {
-        let mut state = lock(&self.state);
-        let inbox = DeskInbox { desk: self.this.clone(), epoch: state.epoch };
-        let connection = Connection::new(stream.into(), Box::new(inbox));
+    /// What this rank says of itself when it comes to another.
+    fn rejoin(&self, state: &State) -> Rejoin {
         let gone = |left: bool| -> RankSet {
             let known = state.gone.iter().filter(|known| (known.event == Event::Left) == left);
             known.map(|known| known.rank).collect()
         };
-        let rejoin = Rejoin {
+        Rejoin {
             rank: self.roster.rank,
             heartbeat: self.roster.heartbeat,
             lost: gone(false),
             left: gone(true),
-        };
+        }
+    }
+
+    /// Comes to `candidate`, at the other end of `stream`, which lets this rank in when all others have come too.
+    fn come_to(&self, candidate: u32, stream: TcpStream) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        let inbox = DeskInbox { desk: self.this.clone(), epoch: state.epoch };
+        let connection = Connection::new(stream.into(), Box::new(inbox));
+        let rejoin = self.rejoin(&state);
         connection.send(frame(FrameKind::Rejoin, &rejoin.encode()).into());
         // Before any question: the last root may have been lost between its answers.
         for settlement in state.settlements.iter() {
@@ -107,22 +118,20 @@ impl Desk {
             .filter(|member| (member.host_id, member.pid) == (root.host_id, root.pid))
             .map(|member| member.joined_as)
             .collect();
-        state.root = RootState::There;
+        state.root = RootState::Coming { candidate };
         state.connection = connection.clone();
         drop(state);
-        self.listen_to(&connection)?;
-        self.changed.notify_all();
-        Ok(())
+        self.listen_to(&connection)
     }
 }
 
-fn search(desk: &Weak<Desk>) {
+fn search(weak: &Weak<Desk>) {
     let mut since = Instant::now();
     let mut slice = FIRST_SLICE;
     let mut tried = None;
     loop {
         // Held for one attempt at a time: dropping the job's last communicator ends the search.
-        let Some(desk): Option<Arc<Desk>> = desk.upgrade() else { return };
+        let Some(desk): Option<Arc<Desk>> = weak.upgrade() else { return };
         let Some(candidate) = desk.candidate() else { return desk.give_up() };
         if tried.replace(candidate) != Some(candidate) {
             (since, slice) = (Instant::now(), FIRST_SLICE);
@@ -130,8 +139,11 @@ fn search(desk: &Weak<Desk>) {
         let patience = desk.roster.heartbeat.unwrap_or(PATIENCE);
         match desk.attempt(candidate, slice) {
             Attempt::Connected(stream) => {
-                if desk.adopt(candidate, stream).is_err() {
+                if desk.come_to(candidate, stream).is_err() {
                     desk.give_up();
+                } else if candidate == desk.roster.rank {
+                    drop(desk);
+                    roll_call::call(weak);
                 }
                 return;
             }

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
 
-use super::{Open, Root, State};
+use super::{Open, Phase, Root, State};
 use crate::bootstrap::agreement::{Agreement, Answer, Ask, Outcome, RankSet};
 use crate::bootstrap::settlement::{Contradiction, Settlement};
 use crate::bootstrap::wire::{FrameKind, WireError, frame};
@@ -20,6 +20,9 @@ impl Root {
         let Some(rank) = rank.filter(|rank| ask.members.contains(rank)) else {
             return Err(unexpected);
         };
+        if state.phase != Phase::Running {
+            return Err(unexpected);
+        }
         // The one who tells how it ended may have come first, and who was excluded comes too late.
         if let Some(outcome) = state.settlements.outcome(ask.tag, ask.round, rank) {
             Self::reply(&state, seat, ask.number, outcome);

@@ -6,14 +6,10 @@ use std::time::{Duration, Instant};
 use annulus_plan::Rank;
 
 use super::surveys::Asked;
-use super::{Phase, Root, Seat, State, Succession};
-use crate::bootstrap::agreement::Rejoin;
+use super::{Phase, Root, Seat, State};
 use crate::bootstrap::notice::{Dispatch, Event, Heartbeat, Loss, Report};
 use crate::bootstrap::reactor::Source;
 use crate::bootstrap::wire::{FrameKind, WireError, frame};
-
-/// How long the ranks of a job whose root is lost may take to come to the new one, at least.
-const COMING_TIME: Duration = Duration::from_secs(5);
 
 impl Root {
     /// Tells all ranks but one.
@@ -40,6 +36,9 @@ impl Root {
         let Some(&Seat { rank: Some(rank), .. }) = state.seats.get(&seat) else {
             return Err(WireError::Unexpected { kind: FrameKind::Notice as u8 });
         };
+        if state.phase != Phase::Running {
+            return Ok(()); // to a root that is lost
+        }
         dispatch.rank = rank;
         if let Event::Report { report: Report::Joined { order, .. }, .. } = &mut dispatch.event {
             *order = state.joins;
@@ -155,91 +154,29 @@ impl Root {
     }
 
     /// `rank` is gone: tells everybody how, once.
-    fn bury(&self, state: &mut State, rank: u32, event: Event) {
-        if state.gone.insert(rank, event.clone()).is_none() {
-            Self::relay(state, &Dispatch { rank, event });
-            self.settle(state);
+    pub(super) fn bury(&self, state: &mut State, rank: u32, event: Event) {
+        if state.gone.contains_key(&rank) {
+            return;
         }
-    }
-
-    /// A rank of a job whose root is lost has come here.
-    pub(super) fn rejoin(&self, seat: u64, rejoin: Rejoin) -> Result<(), WireError> {
-        let mut state = self.state();
-        let rank = rejoin.rank;
-        let unexpected = WireError::Unexpected { kind: FrameKind::Rejoin as u8 };
-        let Some(Succession { world, here }) = state.successor.clone() else {
-            return Err(unexpected);
-        };
-        let taken = state.seats.values().any(|other| other.rank == Some(rank));
-        if rank >= world || taken {
-            return Err(unexpected);
+        state.gone.insert(rank, event.clone());
+        if state.phase == Phase::Assembling {
+            self.bury_before_service(state, rank, event);
+            return;
         }
-        if let Some(event) = state.gone.get(&rank).cloned() {
-            // It was stopped for too long, and must not take this root for lost: others would be to it.
-            if let Some(Seat { connection, .. }) = state.seats.get(&seat) {
-                let word = Dispatch { rank, event };
-                connection.send(frame(FrameKind::Notice, &word.encode()).into());
-                connection.close();
-            }
-            drop(state);
-            self.gone(seat, None);
-            return Ok(());
-        }
-        if state.first_came.replace(Instant::now()).is_none() {
-            // The others may notice later than this one by as much as a heartbeat allows.
-            let patience = rejoin.heartbeat.map_or(COMING_TIME, |time| COMING_TIME.max(2 * time));
-            self.end_phase_at(&mut state, Instant::now() + patience);
-        }
-        let Some(seat) = state.seats.get_mut(&seat) else { return Ok(()) };
-        seat.rank = Some(rank);
-        seat.heartbeat = rejoin.heartbeat;
-        seat.here = here.contains(&rank);
-        let connection = seat.connection.clone();
-        if let Some(patience) = rejoin.heartbeat {
-            connection.beat(&self.reactor, patience);
-        }
-        for (rank, event) in &state.gone {
-            let word = Dispatch { rank: *rank, event: event.clone() };
-            connection.send(frame(FrameKind::Notice, &word.encode()).into());
-        }
-        let is_here = |state: &State, rank: u32| {
-            state.seats.values().any(|seat| seat.rank == Some(rank) && !seat.left)
-        };
-        for left in rejoin.left.into_iter().filter(|rank| *rank < world) {
-            if !is_here(&state, left) {
-                self.bury(&mut state, left, Event::Left);
-            }
-        }
-        for lost in rejoin.lost.into_iter().filter(|rank| *rank < world) {
-            if !is_here(&state, lost) {
-                let noticed =
-                    format!("rank {rank} had heard so before the root of the job was lost");
-                let loss = Loss { noticed, last_operation: None };
-                self.bury(&mut state, lost, Event::Lost(loss));
-            }
-        }
-        Ok(())
-    }
-
-    /// Who has not come to a root that took over is lost with its predecessor.
-    pub(super) fn miss_absent(&self, state: &mut State) {
-        let Some(Succession { world, .. }) = state.successor else { return };
-        let came = |rank: &u32| state.seats.values().any(|seat| seat.rank == Some(*rank));
-        let absent: Vec<u32> =
-            (0..world).filter(|rank| !state.gone.contains_key(rank) && !came(rank)).collect();
-        for rank in absent {
-            let noticed = "it did not come to the new root of the job".to_owned();
-            let loss = Loss { noticed, last_operation: None };
-            self.bury(state, rank, Event::Lost(loss));
-        }
+        Self::relay(state, &Dispatch { rank, event });
+        self.settle(state);
     }
 
     /// Nothing has come from a rank for `silence`.
     pub(super) fn silent(&self, seat: u64, silence: Duration) {
-        let mut state = self.state();
         let noticed = format!(
             "the root of the job has heard nothing from it for {silence:.1?} (ANNULUS_HEARTBEAT)"
         );
+        let loss = Loss { noticed: noticed.clone(), last_operation: None };
+        if self.ended_before_service(seat, Some(Event::Lost(loss))) {
+            return;
+        }
+        let mut state = self.state();
         if let Some(Seat { connection, rank: Some(rank), operation, .. }) = state.seats.get(&seat) {
             // It may only have been stopped, and then hears why nobody listens to it any more.
             let loss = Loss { noticed: noticed.clone(), last_operation: *operation };
@@ -260,6 +197,9 @@ impl Root {
     }
 
     pub(super) fn goodbye(&self, seat: u64) {
+        if self.ended_before_service(seat, Some(Event::Left)) {
+            return;
+        }
         let mut state = self.state();
         let Some(seat) = state.seats.get_mut(&seat) else { return };
         if let (false, Some(rank)) = (std::mem::replace(&mut seat.left, true), seat.rank)
@@ -271,6 +211,9 @@ impl Root {
 
     /// The connection of a seat has ended, perhaps because of `damage`.
     pub(super) fn gone(&self, seat: u64, damage: Option<WireError>) {
+        if self.ended_before_service(seat, None) {
+            return;
+        }
         let mut state = self.state();
         self.lose(
             &mut state,

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use super::*;
-use crate::bootstrap::agreement::{Answer, Outcome};
-use crate::bootstrap::notice::Dispatch;
+use crate::bootstrap::agreement::{Answer, Outcome, RankSet};
+use crate::bootstrap::notice::{Dispatch, Loss};
 use crate::bootstrap::wire::{FRAME_HEAD, frame_head};
 
 /// A rank, at the other end of its seat.
@@ -18,18 +18,23 @@ fn set(ranks: &[u32]) -> RankSet {
     ranks.iter().copied().collect()
 }
 
-/// The root that takes over a job of `world` ranks.
-fn successor(world: u32) -> Arc<Root> {
+/// The root that takes over a job of `world` ranks, on rank `own`.
+fn successor(world: u32, own: u32) -> Arc<Root> {
     let secret = Secret::random().expect("random numbers");
-    let succession = Succession { world, here: RankSet::new() };
+    let succession = Succession { world, own, here: RankSet::new() };
     Root::new(&secret, [0; 16], false, Some(succession)).expect("a root")
+}
+
+fn lost(rank: u32) -> Dispatch {
+    let loss = Loss { noticed: "as the test says".into(), last_operation: None };
+    Dispatch { rank, event: Event::Lost(loss) }
 }
 
 impl Player {
     fn comes(root: &Arc<Root>, rank: u32, lost: &[u32]) -> Self {
         let (stream, far) = UnixStream::pair().expect("two sockets");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-        root.admit(far.into());
+        root.admit(far.into()).expect("it is not over");
         let mut player = Self { rank, stream };
         let rejoin = Rejoin { rank, heartbeat: None, lost: set(lost), left: RankSet::new() };
         player.says(FrameKind::Rejoin, &rejoin.encode());
@@ -63,6 +68,19 @@ impl Player {
         Dispatch::decode(&payload).expect("sound")
     }
 
+    fn hears_that_it_is_lost(&mut self) {
+        let word = self.hears_notice();
+        assert!(
+            matches!(word, Dispatch { rank, event: Event::Lost(_) } if rank == self.rank),
+            "{word:?}"
+        );
+        self.hears_the_end();
+    }
+
+    fn is_welcome(&mut self) {
+        assert_eq!(self.hears(), (FrameKind::Welcome, Vec::new()));
+    }
+
     /// The next answer, whatever is said before.
     fn hears_answer(&mut self) -> Outcome {
         loop {
@@ -92,13 +110,103 @@ fn until(condition: impl Fn() -> bool) {
 /// A rank that was stopped while the others found a new root must not go on to look for another.
 #[test]
 fn who_was_given_up_is_told_by_the_new_root_too() {
-    let root = successor(3);
-    let _first = Player::comes(&root, 1, &[2]);
-    until(|| root.state().gone.contains_key(&2));
-    let mut late = Player::comes(&root, 2, &[]);
-    let word = late.hears_notice();
-    assert!(matches!(word, Dispatch { rank: 2, event: Event::Lost(_) }), "{word:?}");
-    late.hears_the_end();
+    for is_served in [false, true] {
+        let root = successor(4, 1);
+        let mut own = Player::comes(&root, 1, &[0, 2]);
+        until(|| root.state().gone.contains_key(&2));
+        let _third = is_served.then(|| {
+            let third = Player::comes(&root, 3, &[]);
+            own.is_welcome();
+            third
+        });
+        Player::comes(&root, 2, &[]).hears_that_it_is_lost();
+        root.end();
+    }
+}
+
+/// The rank that others take for the successor may still have its root.
+#[test]
+fn nobody_is_let_in_before_the_own_rank_has_come() {
+    let root = successor(4, 1);
+    let mut second = Player::comes(&root, 2, &[0]);
+    let mut third = Player::comes(&root, 3, &[0]);
+    until(|| [2, 3].iter().all(|rank| root.state().seat_of(*rank).is_some()));
+    assert!(root.state().phase == Phase::Assembling);
+    assert!(root.state().gone.is_empty(), "nobody is believed yet");
+    // Its root is there, and has lost rank 2.
+    root.learn(&[lost(2)]);
+    second.hears_that_it_is_lost();
+    // Now it has lost the root too.
+    let mut own = Player::comes(&root, 1, &[0]);
+    for player in [&mut own, &mut third] {
+        player.is_welcome();
+        let words = [player.hears_notice().rank, player.hears_notice().rank];
+        assert_eq!(words, [0, 2]);
+    }
+    root.end();
+}
+
+#[test]
+fn nobody_is_let_in_before_all_have_come_or_are_known_to_be_gone() {
+    let root = successor(5, 1);
+    let mut own = Player::comes(&root, 1, &[0]);
+    let mut second = Player::comes(&root, 2, &[]);
+    until(|| root.state().absent() == [3, 4]);
+    assert!(root.state().phase == Phase::Assembling);
+    root.learn(&[lost(3)]);
+    assert_eq!(root.state().absent(), [4]);
+    assert!(root.state().phase == Phase::Assembling);
+    let _last = Player::comes(&root, 4, &[]);
+    own.is_welcome();
+    second.is_welcome();
+    root.end();
+}
+
+/// So that survivors agree on who died, whichever of them the last root told.
+#[test]
+fn who_is_gone_to_one_is_gone_to_all() {
+    let root = successor(4, 0);
+    let mut accused = Player::comes(&root, 2, &[]);
+    let mut own = Player::comes(&root, 0, &[]);
+    until(|| root.state().absent() == [1, 3]);
+    let mut accuser = Player::comes(&root, 3, &[2]);
+    accused.hears_that_it_is_lost();
+    let _first = Player::comes(&root, 1, &[]);
+    for player in [&mut own, &mut accuser] {
+        player.is_welcome();
+        assert_eq!(player.hears_notice().rank, 2);
+    }
+    root.end();
+}
+
+#[test]
+fn those_who_wait_for_a_rank_that_leaves_are_told() {
+    for is_given_up in [false, true] {
+        let root = successor(3, 1);
+        let mut waits = Player::comes(&root, 2, &[0]);
+        until(|| root.state().seat_of(2).is_some());
+        let event = if is_given_up { lost(1).event } else { Event::Left };
+        root.stand_down(&event);
+        assert_eq!(waits.hears_notice(), Dispatch { rank: 1, event });
+        waits.hears_the_end();
+        let (socket, _) = UnixStream::pair().expect("two sockets");
+        assert!(root.admit(socket.into()).is_err(), "it is over");
+    }
+}
+
+#[test]
+fn who_leaves_before_it_is_let_in_is_not_waited_for() {
+    let root = successor(3, 0);
+    let mut own = Player::comes(&root, 0, &[]);
+    let dies = Player::comes(&root, 2, &[]);
+    until(|| root.state().absent() == [1]);
+    drop(dies);
+    until(|| root.state().absent() == [1, 2]);
+    let mut leaves = Player::comes(&root, 1, &[]);
+    leaves.says(FrameKind::Goodbye, &[]);
+    until(|| root.state().gone.get(&1) == Some(&Event::Left));
+    root.learn(&[lost(2)]);
+    own.is_welcome();
     root.end();
 }
 
@@ -107,8 +215,9 @@ fn who_was_given_up_is_told_by_the_new_root_too() {
 #[test]
 fn an_answer_that_one_rank_has_got_is_that_of_all() {
     for tells_last in [true, false] {
-        let root = successor(4);
+        let root = successor(4, 0);
         let mut players: Vec<_> = (0..4).map(|rank| Player::comes(&root, rank, &[])).collect();
+        until(|| root.state().phase == Phase::Running);
         let survivors = set(&[1, 2, 3]);
         let nonce = [7; 32];
         let settlement = Settlement {
@@ -142,8 +251,10 @@ fn an_answer_that_one_rank_has_got_is_that_of_all() {
 
 #[test]
 fn a_rank_that_tells_of_another_result_loses_its_connection() {
-    let root = successor(4);
+    let root = successor(2, 0);
     let mut players: Vec<_> = (0..2).map(|rank| Player::comes(&root, rank, &[])).collect();
+    until(|| root.state().phase == Phase::Running);
+    players[0].is_welcome();
     let one = |nonce| Settlement {
         tag: 9,
         round: 0,

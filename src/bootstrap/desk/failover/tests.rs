@@ -1,0 +1,211 @@
+//! Ranks of one process that take each other for processes of their own, and a root that the tests play.
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
+
+use annulus_transports::acceptor::Acceptor;
+use annulus_transports::host::HostId;
+use annulus_transports::secret::Secret;
+
+use super::*;
+use crate::bootstrap::agreement::{Answer, Outcome};
+use crate::bootstrap::desk::{Roster, Unanswered};
+use crate::bootstrap::membership::Member;
+use crate::bootstrap::notice::Dispatch;
+
+/// The job of ranks 0 to 3. Rank 0 is the root, and has no desk.
+struct Job {
+    /// Of ranks 1 to 3.
+    desks: Vec<Arc<Desk>>,
+    /// The root's ends of their connections.
+    root: Vec<Option<UnixStream>>,
+}
+
+const WORLD: usize = 4;
+const TAG: u64 = 9;
+const LONG: Duration = Duration::from_secs(60);
+
+impl Job {
+    fn start() -> Self {
+        let acceptor = Acceptor::shared().expect("a listener");
+        let host_id = HostId::current().expect("a host");
+        let address = (Ipv4Addr::LOCALHOST, acceptor.tcp_address().port()).into();
+        let member = |rank: usize| Member {
+            rank,
+            host: "here".into(),
+            host_id,
+            cores: 1,
+            pid: 1 + rank as u32,
+            addresses: if rank == 0 { Vec::new() } else { vec![address] },
+            unix_name: Vec::new(),
+            joined_as: rank as u32,
+        };
+        let members: Arc<[Member]> = (0..WORLD).map(member).collect();
+        let secret = Secret::random().expect("random numbers");
+        let (mut desks, mut root) = (Vec::new(), Vec::new());
+        for rank in 1..WORLD as u32 {
+            let (near, far) = UnixStream::pair().expect("two sockets");
+            let (members, secret) = (members.clone(), secret.clone());
+            let roster = Roster { rank, members, secret, heartbeat: None };
+            desks.push(Desk::start(far.into(), roster, vec![0], &acceptor).expect("a desk"));
+            root.push(Some(near));
+        }
+        Self { desks, root }
+    }
+
+    fn desk(&self, rank: usize) -> &Arc<Desk> {
+        &self.desks[rank - 1]
+    }
+
+    fn loses_root(&mut self, rank: usize) {
+        self.root[rank - 1] = None;
+    }
+
+    fn root_says(&mut self, to: usize, kind: FrameKind, payload: &[u8]) {
+        let stream = self.root[to - 1].as_mut().expect("it has its root");
+        stream.write_all(&frame(kind, payload)).expect("sent");
+    }
+
+    fn root_loses(&mut self, lost: usize, tells: usize) {
+        let loss = Loss { noticed: "the root says so".into(), last_operation: None };
+        let word = Dispatch { rank: lost as u32, event: Event::Lost(loss) };
+        self.root_says(tells, FrameKind::Notice, &word.encode());
+    }
+
+    /// What `ranks` agree on, which ask at the same time.
+    fn agree(&self, ranks: &[usize]) -> Vec<Result<Outcome, Unanswered>> {
+        thread::scope(|threads| {
+            let asks: Vec<_> = ranks
+                .iter()
+                .map(|rank| {
+                    let desk = self.desk(*rank);
+                    threads.spawn(|| {
+                        let members = (0..WORLD as u32).collect();
+                        desk.agree(TAG, members, [0].into(), Instant::now() + LONG)
+                    })
+                })
+                .collect();
+            asks.into_iter().map(|ask| ask.join().expect("no panic")).collect()
+        })
+    }
+
+    fn knows(&self, rank: usize, lost: u32) -> bool {
+        lock(&self.desk(rank).state).gone.iter().any(|known| known.rank == lost)
+    }
+
+    fn candidate(&self, rank: usize) -> Option<u32> {
+        match lock(&self.desk(rank).state).root {
+            RootState::Coming { candidate } => Some(candidate),
+            _ => None,
+        }
+    }
+}
+
+fn until(condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < LONG, "it happens");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// All of them go on with these.
+fn assert_agreed(outcomes: &[Result<Outcome, Unanswered>], expected: &[u32]) -> [u8; 32] {
+    let Ok(Outcome::Agreed { nonce, survivors }) = &outcomes[0] else { panic!("{outcomes:?}") };
+    assert!(survivors.iter().eq(expected), "{outcomes:?}");
+    assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "{outcomes:?}");
+    *nonce
+}
+
+#[test]
+fn all_find_the_same_root() {
+    let mut job = Job::start();
+    for rank in [3, 1, 2] {
+        job.loses_root(rank);
+    }
+    assert_agreed(&job.agree(&[1, 2, 3]), &[1, 2, 3]);
+}
+
+#[test]
+fn an_answer_of_the_last_root_counts() {
+    let mut job = Job::start();
+    let (nonce, survivors) = ([5; 32], RankSet::from([1, 2, 3]));
+    // The last root answers rank 3, and is lost before it answers the others.
+    let answer = Answer { number: 0, outcome: Outcome::Agreed { nonce, survivors } };
+    let answered = thread::scope(|threads| {
+        let desk = job.desk(3).clone();
+        let asks = threads
+            .spawn(move || desk.agree(TAG, (0..4).collect(), [0].into(), Instant::now() + LONG));
+        until(|| lock(&job.desk(3).state).asked.contains_key(&0));
+        job.root_says(3, FrameKind::Answer, &answer.encode());
+        asks.join().expect("no panic")
+    });
+    for rank in 1..WORLD {
+        job.loses_root(rank);
+    }
+    let mut outcomes = job.agree(&[1, 2]);
+    outcomes.push(answered);
+    assert_eq!(assert_agreed(&outcomes, &[1, 2, 3]), nonce);
+    // The next time is another agreement.
+    let again = job.agree(&[1, 2, 3]);
+    assert_ne!(assert_agreed(&again, &[1, 2, 3]), nonce);
+}
+
+/// Rank 2 loses its connection to a root that lives for the others.
+#[test]
+fn a_candidate_that_has_its_root_serves_nobody() {
+    let mut job = Job::start();
+    job.loses_root(2);
+    until(|| job.candidate(2) == Some(1));
+    // The root tells the others first, and then is lost to them as well.
+    for rank in [1, 3] {
+        job.root_loses(2, rank);
+    }
+    until(|| lock(&job.desk(2).state).expelled);
+    assert!(!job.knows(2, 1), "rank 1 has done nothing wrong");
+    for rank in [1, 3] {
+        job.loses_root(rank);
+    }
+    assert_agreed(&job.agree(&[1, 3]), &[1, 3]);
+    assert_eq!(job.agree(&[2]), [Err(Unanswered::Expelled)]);
+}
+
+/// Rank 2 cannot reach rank 1, which rank 3 can.
+#[test]
+fn two_candidates_do_not_make_two_jobs() {
+    for is_first_to_come in [false, true] {
+        let mut job = Job::start();
+        let separate = |job: &Job| job.desk(2).lose(1, "as the test wants it".into());
+        if !is_first_to_come {
+            separate(&job);
+        }
+        for rank in [3, 1] {
+            job.loses_root(rank);
+        }
+        until(|| job.candidate(1) == Some(1) || lock(&job.desk(1).state).expelled);
+        separate(&job);
+        job.loses_root(2);
+        assert_agreed(&job.agree(&[2, 3]), &[2, 3]);
+        assert!(job.knows(3, 1) && job.knows(2, 1));
+        assert_eq!(job.agree(&[1]), [Err(Unanswered::Expelled)]);
+    }
+}
+
+/// The candidate leaves in good order while others wait for it.
+#[test]
+fn a_candidate_that_leaves_is_not_lost() {
+    let mut job = Job::start();
+    for rank in [2, 3] {
+        job.loses_root(rank);
+    }
+    until(|| [2, 3].iter().all(|rank| job.candidate(*rank) == Some(1)));
+    drop(job.desks.remove(0));
+    let [second, third] = &job.desks[..] else { panic!("two are left") };
+    for desk in [second, third] {
+        until(|| lock(&desk.state).gone.iter().any(|known| known.rank == 1));
+        let state = lock(&desk.state);
+        let known = state.gone.iter().find(|known| known.rank == 1).expect("gone");
+        assert_eq!(known.event, Event::Left);
+    }
+}
