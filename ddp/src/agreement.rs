@@ -106,6 +106,25 @@ pub(crate) fn exchange(
         .collect())
 }
 
+/// The lowest rank that has not [joined](crate::Reducer::join): 0, unless ranks have unequally many steps.
+///
+/// It can be the root where rank 0 may not be there any longer: a joined rank cannot. Blocks; all ranks that have not
+/// joined must call it.
+///
+/// # Errors
+/// Those of [`Communicator::all_gather_into`].
+pub fn first_present(comm: &Communicator) -> Result<Rank, Error> {
+    Ok(present(comm)?.iter().position(|&present| present).unwrap_or(comm.rank()))
+}
+
+/// For each rank, whether it has not joined.
+pub(crate) fn present(comm: &Communicator) -> Result<Vec<bool>, annulus::Error> {
+    // A rank that has joined contributes zeros.
+    let mut all = vec![0_u8; comm.world_size()];
+    comm.all_gather_into(&[1], &mut all)?;
+    Ok(all.into_iter().map(|said| said != 0).collect())
+}
+
 /// Either all ranks succeed or none: where others fail, `refuse` makes this rank's error. All ranks must call it.
 pub(crate) fn together<T>(
     comm: &Communicator,

@@ -8,7 +8,6 @@ use std::path::Path;
 use annulus::{Communicator, DataType};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-use crate::error::Complaint;
 use crate::{Error, Float, agreement};
 
 /// Named tensors and what else it takes to go on, in a file in the safetensors format.
@@ -62,6 +61,11 @@ impl Checkpoint {
         self.tensors.get(name).map(|tensor| tensor.shape.as_slice())
     }
 
+    /// A tensor's type.
+    pub fn dtype(&self, name: &str) -> Option<DataType> {
+        self.tensors.get(name).map(|tensor| tensor.dtype)
+    }
+
     /// The names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
@@ -77,14 +81,16 @@ impl Checkpoint {
         self.facts.get(name).map(String::as_str)
     }
 
-    /// Writes rank 0's checkpoint; the other ranks' need not hold anything. A file that was there before is replaced
+    /// Writes rank 0's checkpoint, or that of the [first rank](crate::first_present) that has not joined; the other
+    /// ranks' need not hold anything. A file that was there before is replaced
     /// whole or not at all. Blocks until the file is on disk; all ranks must call it.
     ///
     /// # Errors
-    /// [`Error::File`] on every rank, if rank 0 cannot write it.
+    /// [`Error::File`] on every rank, if that rank cannot write it; [`Error::Communication`].
     pub fn save(&self, comm: &Communicator, path: &Path) -> Result<(), Error> {
-        let outcome = if comm.rank() == 0 { self.write(path) } else { Ok(()) };
-        agreement::together(comm, outcome, |complaints| refused(path, &complaints))
+        let writer = agreement::first_present(comm)?;
+        let outcome = if comm.rank() == writer { self.write(path) } else { Ok(()) };
+        agreement::together(comm, outcome, |complaints| Error::refused(path, &complaints))
     }
 
     /// Reads a checkpoint on rank 0 and gives it to all ranks. Blocks; all ranks must call it.
@@ -99,7 +105,7 @@ impl Checkpoint {
         };
         let outcome = if comm.rank() == 0 { read() } else { Ok(Vec::new()) };
         let mut bytes =
-            agreement::together(comm, outcome, |complaints| refused(path, &complaints))?;
+            agreement::together(comm, outcome, |complaints| Error::refused(path, &complaints))?;
         let mut length = [bytes.len() as u64];
         comm.broadcast(&mut length, 0)?;
         bytes.resize(length[0] as usize, 0);
@@ -156,11 +162,6 @@ impl Checkpoint {
         }
         Ok(Self { tensors, facts })
     }
-}
-
-fn refused(path: &Path, complaints: &[Complaint]) -> Error {
-    let problem = complaints.iter().map(Complaint::to_string).collect::<Vec<_>>().join("; ");
-    Error::File { path: path.display().to_string(), problem }
 }
 
 /// The format's name of a gradient's type.

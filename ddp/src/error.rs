@@ -15,7 +15,7 @@ pub enum Error {
     Communication(#[from] annulus::Error),
     /// There is nothing to train.
     #[error(
-        "the model has no parameter that requires a gradient: data-parallel training is not needed"
+        "DistributedDataParallel is not needed: the model doesn't have any parameter that requires a gradient"
     )]
     NoParameters,
     /// A parameter's gradient has a type that cannot be averaged.
@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// The ranks do not train the same model with the same settings. Every rank gets this error.
     #[error(
-        "all ranks must construct the same model with the same settings: {}",
+        "DDP expects the same model across all ranks, with the same settings: {}",
         list(differences)
     )]
     ModelsDiffer {
@@ -86,7 +86,7 @@ pub enum Error {
     },
     /// A gradient came a second time within one backward pass.
     #[error(
-        "expected to mark a parameter ready only once: `{name}` (index {index}) has been marked as ready twice in step {step}; a parameter that is used twice reports the sum of its gradients, once"
+        "expected to mark a variable ready only once: parameter `{name}` at index {index} has been marked as ready twice in step {step}; a parameter that is used twice reports the sum of its gradients, once"
     )]
     ReadyTwice {
         /// The parameter.
@@ -135,6 +135,15 @@ pub enum Error {
         expected: usize,
         /// This rank's names.
         ours: String,
+    },
+    /// A part of a sharded optimizer's state is with a rank that has no input any longer. Every other rank gets this
+    /// error.
+    #[error(
+        "rank {rank} has joined, and does not step its part of the parameters any longer: with a sharded optimizer all ranks take equally many steps (DistributedSampler, or Shard with Tail::Drop)"
+    )]
+    Joined {
+        /// The first such rank.
+        rank: Rank,
     },
     /// A file cannot be read or written, or does not hold what it should. Where ranks read or write together, every
     /// rank gets this error.
@@ -185,6 +194,11 @@ pub enum Error {
 impl Error {
     pub(crate) fn file(path: &Path, problem: impl fmt::Display) -> Self {
         Self::File { path: path.display().to_string(), problem: problem.to_string() }
+    }
+
+    /// A file that another rank could not read or write.
+    pub(crate) fn refused(path: &Path, complaints: &[Complaint]) -> Self {
+        Self::file(path, list(complaints))
     }
 }
 

@@ -12,6 +12,8 @@ pub trait Float: Element + Pod + Default + PartialEq + sealed::Sealed {
     fn plus(self, other: Self) -> Self;
     /// `self * factor`.
     fn times(self, factor: f64) -> Self;
+    /// `self / divisor`.
+    fn over(self, divisor: f64) -> Self;
     /// Neither infinite nor NaN.
     fn is_finite(self) -> bool;
     /// The nearest f32.
@@ -33,6 +35,9 @@ macro_rules! native {
             }
             fn times(self, factor: f64) -> Self {
                 self * factor as $type
+            }
+            fn over(self, divisor: f64) -> Self {
+                self / divisor as $type
             }
             fn is_finite(self) -> bool {
                 self.is_finite()
@@ -56,6 +61,9 @@ macro_rules! small {
             }
             fn times(self, factor: f64) -> Self {
                 Self::from_f32(self.to_f32() * factor as f32)
+            }
+            fn over(self, divisor: f64) -> Self {
+                Self::from_f32(self.to_f32() / divisor as f32)
             }
             fn is_finite(self) -> bool {
                 self.is_finite()
@@ -121,6 +129,13 @@ pub(crate) fn add_scaled<T: Float>(to: &mut [T], from: &[T], factor: f64) {
 pub(crate) fn scale<T: Float>(values: &mut [T], factor: f64) {
     for value in values {
         *value = value.times(factor);
+    }
+}
+
+/// `values[i] /= divisor`.
+pub(crate) fn divide<T: Float>(values: &mut [T], divisor: f64) {
+    for value in values {
+        *value = value.over(divisor);
     }
 }
 

@@ -85,3 +85,32 @@ impl Warmup {
         self.from + (self.to - self.from) * step as f64 / self.steps as f64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_divided_equally_or_not_at_all() {
+        for (samples, world, accumulation) in [(10, 3, 1), (8, 4, 4), (8, 0, 1), (8, 2, 0)] {
+            assert_eq!(GlobalBatch::divide(samples, world, accumulation), None);
+        }
+        let most = GlobalBatch::divide(usize::MAX, usize::MAX, usize::MAX);
+        assert_eq!(most, None, "and nothing overflows");
+        let batch = GlobalBatch::divide(60, 3, 2).expect("10 each");
+        assert_eq!((batch.per_rank, batch.samples()), (10, 60));
+    }
+
+    #[test]
+    fn rates_follow_the_batch() {
+        let batch = GlobalBatch { per_rank: 64, world: 16, accumulation: 1 };
+        assert_eq!(batch.linear_scaling(0.1, 256), 0.4);
+        assert_eq!(batch.square_root_scaling(0.1, 256), 0.2);
+        let warmup = Warmup { from: 0.1, to: 0.4, steps: 4 };
+        let rates: Vec<f64> = (0..6).map(|step| warmup.at(step)).collect();
+        assert!(rates.windows(2).all(|pair| pair[0] <= pair[1]), "{rates:?}");
+        assert!((rates[2] - 0.25).abs() < 1e-12);
+        assert_eq!(rates[4..], [0.4, 0.4]);
+        assert_eq!(Warmup { from: 0.1, to: 0.4, steps: 0 }.at(0), 0.4);
+    }
+}

@@ -76,6 +76,9 @@ impl Metrics {
 
     /// Combines all ranks' metrics, in rank order, in one call. Blocks; all ranks must call it.
     ///
+    /// Over the [reducer's communicator](crate::Reducer::communicator), ranks that have [joined](crate::Reducer::join) are left
+    /// out.
+    ///
     /// # Errors
     /// [`Error::Metrics`] on every rank, when the names differ; [`Error::Communication`].
     pub fn all_reduce(self, comm: &Communicator) -> Result<ReducedMetrics, Error> {
@@ -83,6 +86,8 @@ impl Metrics {
         let names: Vec<&str> = self.entries.iter().map(|(name, _)| name.as_str()).collect();
         let hash = blake3::hash(names.join("\0").as_bytes());
         let hash = u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("eight bytes"));
+        // Not 0, so that it tells a rank without metrics from one that has joined.
+        let hash = hash | 1;
         let mut mine = vec![hash, names.len() as u64];
         mine.extend(self.entries.iter().flat_map(|(_, entry)| entry.bits()));
         // Messages of one size, so that ranks which differ in names find out rather than fail to communicate.
@@ -91,22 +96,26 @@ impl Metrics {
         let mut all = vec![0; width * comm.world_size()];
         comm.all_gather_into(&mine, &mut all)?;
         let records: Vec<&[u64]> = all.chunks_exact(width).collect();
-        if let Some(rank) = records.iter().position(|record| record[..2] != records[0][..2]) {
+        let present = |record: &&[u64]| record[0] != 0;
+        let first = records.iter().copied().find(present).unwrap_or(&mine);
+        let differs = |record: &&[u64]| present(record) && record[..2] != first[..2];
+        if let Some(rank) = records.iter().position(differs) {
             return Err(Error::Metrics {
                 rank,
                 count: records[rank][1] as usize,
-                expected: records[0][1] as usize,
+                expected: first[1] as usize,
                 ours: names.join(", "),
             });
         }
         let ranks: Vec<Vec<Entry>> = records
             .iter()
             .map(|record| {
-                record[2..].chunks_exact(4).take(names.len()).map(Entry::from_bits).collect()
+                let entries = record[2..].chunks_exact(4).take(names.len());
+                if present(record) { entries.map(Entry::from_bits).collect() } else { Vec::new() }
             })
             .collect();
-        let mut combined = ranks[0].clone();
-        for rank in &ranks[1..] {
+        let mut combined = vec![Entry::NOTHING; names.len()];
+        for rank in &ranks {
             for (entry, other) in combined.iter_mut().zip(rank) {
                 entry.combine(other);
             }
@@ -120,10 +129,15 @@ impl Metrics {
 const FEW: usize = 16;
 
 impl Entry {
+    const NOTHING: Self =
+        Self { total: 0.0, weight: 0.0, smallest: f64::INFINITY, largest: f64::NEG_INFINITY };
+
     fn of(value: f64, counts: bool) -> Self {
-        let (smallest, largest) =
-            if counts { (value, value) } else { (f64::INFINITY, f64::NEG_INFINITY) };
-        Self { total: 0.0, weight: 0.0, smallest, largest }
+        if counts {
+            Self { smallest: value, largest: value, ..Self::NOTHING }
+        } else {
+            Self::NOTHING
+        }
     }
 
     fn combine(&mut self, other: &Self) {
@@ -169,7 +183,7 @@ impl ReducedMetrics {
         self.find(name).map(|at| self.combined[at].largest)
     }
 
-    /// One rank's mean, to see which rank stands out.
+    /// One rank's mean, to see which rank stands out; `None` of one that has joined.
     pub fn mean_of_rank(&self, name: &str, rank: usize) -> Option<f64> {
         let entry = self.ranks.get(rank)?.get(self.find(name)?)?;
         Some(entry.total / entry.weight)

@@ -28,6 +28,8 @@ pub struct StepReport {
     pub reducer: Duration,
     /// The part of `reducer` that is copying.
     pub copying: Duration,
+    /// Bytes of gradients that were copied into buckets, rather than [written there](crate::Reducer::ready_with).
+    pub copied_bytes: u64,
     /// Bytes that this rank sent, at the least, for the reductions.
     pub sent_bytes: u64,
     /// The rank that took longest to come to the end of its backward pass.
@@ -53,6 +55,8 @@ pub struct RankTimes {
     pub compute: Duration,
     /// As [`StepReport::input`].
     pub input: Duration,
+    /// Whether the rank took no part, because it has run out of input and [joined](crate::Reducer::join).
+    pub joined: bool,
 }
 
 /// A gradient with an infinite or undefined element.

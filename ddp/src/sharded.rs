@@ -104,12 +104,15 @@ impl<O: Elementwise> ShardedOptimizer<O> {
     /// call it, between the reducer's `finish` and `begin`.
     ///
     /// # Errors
-    /// [`Error::Communication`].
+    /// [`Error::Joined`] when a rank took no part in the step, before anything changes; [`Error::Communication`].
     pub fn step(
         &mut self,
         reducer: &Reducer,
         mut write: impl FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
+        if let Some(rank) = reducer.joined() {
+            return Err(Error::Joined { rank });
+        }
         self.steps += 1;
         let comm = reducer.communicator();
         for (index, bucket) in reducer.buckets().iter().enumerate() {

@@ -1,11 +1,13 @@
 //! Steps on a time line, for `chrome://tracing` and Perfetto.
 
+use std::fs;
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use annulus::Communicator;
 use serde_json::{Value, json};
 
-use crate::{Error, StepReport};
+use crate::{Error, StepReport, agreement};
 
 /// One rank's steps in the Chrome trace format: backward passes on one line, bucket reductions on another.
 ///
@@ -69,7 +71,7 @@ impl Trace {
 
     /// The trace as JSON.
     pub fn to_json(&self) -> String {
-        json!({"traceEvents": self.events, "displayTimeUnit": "ms"}).to_string()
+        whole(&self.events)
     }
 
     /// Writes the trace to a file.
@@ -77,7 +79,34 @@ impl Trace {
     /// # Errors
     /// [`Error::File`].
     pub fn write(&self, path: &Path) -> Result<(), Error> {
-        std::fs::write(path, self.to_json()).map_err(|error| Error::file(path, error))
+        fs::write(path, self.to_json()).map_err(|error| Error::file(path, error))
+    }
+
+    /// Writes all ranks' steps to one file, on rank 0, so that they can be compared on one time line. Blocks; all ranks must
+    /// call it.
+    ///
+    /// # Errors
+    /// [`Error::File`] on every rank, if rank 0 cannot write it; [`Error::Communication`].
+    pub fn write_together(&self, comm: &Communicator, path: &Path) -> Result<(), Error> {
+        let events = Value::from(self.events.as_slice()).to_string().into_bytes();
+        let mut lengths = vec![0; comm.world_size()];
+        comm.all_gather_into(&[events.len() as u64], &mut lengths)?;
+        let longest = lengths.iter().max().map_or(0, |&longest| longest as usize);
+        let mut mine = events;
+        mine.resize(longest, 0);
+        let first = comm.rank() == 0;
+        let mut all = vec![0; if first { longest * comm.world_size() } else { 0 }];
+        comm.gather_into(&mine, first.then_some(&mut all[..]), 0)?;
+        let write = || {
+            let mut events: Vec<Value> = Vec::new();
+            for (length, part) in lengths.iter().zip(all.chunks_exact(longest)) {
+                let part = serde_json::from_slice(&part[..*length as usize]);
+                events.extend::<Vec<Value>>(part.map_err(|error| Error::file(path, error))?);
+            }
+            fs::write(path, whole(&events)).map_err(|error| Error::file(path, error))
+        };
+        let outcome = if first { write() } else { Ok(()) };
+        agreement::together(comm, outcome, |complaints| Error::refused(path, &complaints))
     }
 
     fn event(&mut self, line: u64, name: &str, start: Instant, end: Instant, args: Value) {
@@ -90,4 +119,8 @@ impl Trace {
             "ph": "X", "pid": self.rank, "tid": line, "name": name, "ts": at, "dur": duration, "args": args,
         }));
     }
+}
+
+fn whole(events: &[Value]) -> String {
+    json!({"traceEvents": events, "displayTimeUnit": "ms"}).to_string()
 }

@@ -2,13 +2,13 @@
 
 mod ranks;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use annulus::{Communicator, DataType};
 use annulus_ddp::hooks::{
-    AllReduce, Compressed, Hook, LocalSgd, PeriodicAverage, PowerSgd, PowerSgdSettings,
-    ReduceScatter, average_values,
+    AllReduce, Compressed, Hook, InRankOrder, LocalSgd, PeriodicAverage, PowerSgd,
+    PowerSgdSettings, ReduceScatter, average_values,
 };
 use annulus_ddp::{
     AdamW, Checkpoint, Elementwise, Error, GradientBucket, Model, Options, Parameter, Reducer, Sgd,
@@ -185,6 +185,43 @@ fn local_sgd_leaves_gradients_alone_and_averages_parameters() {
     });
 }
 
+/// A last bucket without elements is one all the same: hooks count steps by it.
+#[test]
+fn hooks_see_buckets_without_elements() {
+    let hooks: [fn() -> Box<dyn Hook>; 6] = [
+        || Box::new(LocalSgd::new(1)),
+        || Box::new(AllReduce),
+        || Box::new(InRankOrder::new()),
+        || Box::new(ReduceScatter),
+        || Box::new(Compressed::bf16().with_error_feedback()),
+        || {
+            let settings = PowerSgdSettings { start: 1, ..PowerSgdSettings::default() };
+            Box::new(PowerSgd::new(settings).expect("settings"))
+        },
+    ];
+    for (number, hook) in hooks.into_iter().enumerate() {
+        on_ranks(2, |comm| {
+            let nothing = Parameter::new("nothing", &[0], DataType::F64);
+            let one = Parameter::new("one", &[1], DataType::F32);
+            let model = Model::new(vec![nothing, one]);
+            let reducer =
+                Reducer::with_hook(&comm, model, Options::default(), hook()).expect("equal models");
+            assert_eq!(reducer.buckets().len(), 2);
+            for step in 0..3 {
+                reducer.begin(None).expect("begun");
+                reducer.ready(1, &[comm.rank() as f32]).expect("a gradient");
+                reducer.ready::<f64>(0, &[]).expect("a gradient");
+                reducer.finish().expect("reduced");
+                let local = number == 0 && step > 0;
+                let elsewhere = number == 3 && comm.rank() == 1;
+                let expected = if local { comm.rank() as f32 } else { 0.5 };
+                let expected = if elsewhere { 0.0 } else { expected };
+                assert_eq!(reducer.gradient(1).expect("f32"), Some(vec![expected]), "{number}");
+            }
+        });
+    }
+}
+
 /// A hook that makes two collectives of its own.
 struct Doubling;
 
@@ -333,7 +370,7 @@ fn what_is_wrong_with_a_file_is_told_to_every_rank() {
     let errors = on_ranks(2, |comm| {
         let broken = Checkpoint::load(&comm, &path).expect_err("broken").to_string();
         let nowhere = Checkpoint::new()
-            .save(&comm, &PathBuf::from("/nonexistent/folder/file"))
+            .save(&comm, Path::new("/nonexistent/folder/file"))
             .expect_err("nowhere");
         assert!(matches!(nowhere, Error::File { .. }), "{nowhere}");
         // Nobody is left waiting.
@@ -352,6 +389,7 @@ fn scratch(name: &str) -> PathBuf {
 #[test]
 fn a_trace_has_an_event_for_each_backward_pass_and_bucket() {
     let traces = Mutex::new(Vec::new());
+    let path = std::env::temp_dir().join(format!("annulus-ddp-trace-{}.json", std::process::id()));
     on_ranks(2, |comm| {
         let reducer = with_hook(&comm, AllReduce);
         let mut trace = Trace::new(comm.rank());
@@ -361,7 +399,18 @@ fn a_trace_has_an_event_for_each_backward_pass_and_bucket() {
         reducer.ready(0, &matrix(0, 0)).expect("a gradient");
         trace.add(&reducer.finish().expect("reduced"));
         traces.lock().expect("no panic").push(trace.to_json());
+        trace.write_together(&comm, &path).expect("written");
+        let nowhere = trace.write_together(&comm, Path::new("/nonexistent/folder/file"));
+        assert!(matches!(nowhere, Err(Error::File { .. })), "{nowhere:?}");
     });
+    let together = std::fs::read_to_string(&path).expect("written");
+    std::fs::remove_file(&path).expect("it was there");
+    let together: serde_json::Value = serde_json::from_str(&together).expect("JSON");
+    let ranks = [0, 1].map(|rank| {
+        let events = together["traceEvents"].as_array().expect("a list").iter();
+        events.filter(|event| event["pid"] == rank && event["ph"] == "X").count()
+    });
+    assert_eq!(ranks, [4, 4]);
     for trace in traces.into_inner().expect("no panic") {
         let json: serde_json::Value = serde_json::from_str(&trace).expect("JSON");
         let events = json["traceEvents"].as_array().expect("a list");

@@ -18,7 +18,7 @@ mod outcome;
 mod train;
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -34,27 +34,29 @@ type Failure = Box<dyn std::error::Error>;
 /// Set for the processes that this program starts: what to do.
 const ROLE: &str = "DIGITS_ROLE";
 const ID: &str = "DIGITS_ID";
+/// Where a rank's weights go that are compared later.
+const WEIGHTS: &str = "DIGITS_WEIGHTS";
 
 /// Trains a small convolutional net on handwritten digits by data parallelism.
 #[derive(Clone, Debug, Parser)]
 struct Arguments {
     /// Numbers of ranks to train with, one after another.
-    #[arg(long, default_value = "1,2,4", value_delimiter = ',')]
+    #[arg(long, default_value = "1,2,4", value_delimiter = ',', value_parser = positive)]
     ranks: Vec<usize>,
     /// How to train: `ddp`, one process per rank; `data-parallel`, replicas on threads of one process; `both`.
     #[arg(long, value_enum, default_value = "ddp")]
     mode: Mode,
     /// Passes over the training images.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
     /// Images per step over all ranks.
     #[arg(long, default_value_t = 60, value_parser = batch_size)]
     batch: usize,
     /// Learning rate for that batch.
-    #[arg(long, default_value_t = 0.2)]
+    #[arg(long, default_value_t = 0.2, value_parser = learning_rate)]
     rate: f64,
     /// Threads per rank.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = positive)]
     threads: usize,
     /// Go on with the survivors when a rank is lost.
     #[arg(long)]
@@ -65,15 +67,18 @@ struct Arguments {
     /// Let rank RANK sleep for MS milliseconds in each step.
     #[arg(long, value_name = "RANK:MS", value_parser = pair)]
     slow: Option<(usize, u64)>,
-    /// Write each rank's time line into this folder, for chrome://tracing or Perfetto.
+    /// Write all ranks' time lines into this folder, as digits-RANKS.json for chrome://tracing or Perfetto.
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
-    /// Write the final weights to this file.
+    /// Write the final weights of the last run to this file, in the safetensors format.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Print the table only.
     #[arg(long)]
     quiet: bool,
+    /// Where else the final weights go.
+    #[arg(skip)]
+    weights: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -84,6 +89,40 @@ enum Mode {
 }
 
 impl Arguments {
+    /// Whether what is asked for makes sense together, and files can be written at the end.
+    fn check(&self, most_ranks: usize) -> Result<(), Failure> {
+        let steps = self.epochs * data::TRAINING.div_ceil(self.batch) as u64;
+        for (flag, disturbed) in [("--kill", self.kill), ("--slow", self.slow)] {
+            if let Some((rank, _)) = disturbed.filter(|(rank, _)| *rank >= most_ranks) {
+                return Err(format!("{flag}: there is no rank {rank} among {most_ranks}").into());
+            }
+        }
+        if let Some((_, step)) = self.kill.filter(|(_, step)| *step >= steps) {
+            return Err(format!("--kill: there is no step {step}: training has {steps}").into());
+        }
+        if self.mode == Mode::DataParallel {
+            let flags = [
+                ("--kill", self.kill.is_some()),
+                ("--slow", self.slow.is_some()),
+                ("--elastic", self.elastic),
+                ("--trace", self.trace.is_some()),
+                ("--save", self.save.is_some()),
+            ];
+            if let Some((flag, _)) = flags.iter().find(|(_, given)| *given) {
+                return Err(format!("{flag} is about ranks: use --mode ddp or --mode both").into());
+            }
+        }
+        if let Some(folder) = &self.trace {
+            let failed = |error| format!("--trace: {}: {error}", folder.display());
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let folder = self.save.as_deref().and_then(Path::parent);
+        match folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+            Some(folder) => Err(format!("--save: {} is no folder", folder.display()).into()),
+            None => Ok(()),
+        }
+    }
+
     /// What `--kill` and `--slow` ask for.
     fn disturb(&self, rank: usize, step: u64) {
         if self.kill == Some((rank, step)) {
@@ -101,13 +140,24 @@ fn batch_size(text: &str) -> Result<usize, String> {
     size.ok_or_else(|| format!("expected a number from 1 to {}", data::TRAINING))
 }
 
+fn learning_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate: &f64| *rate > 0.0 && rate.is_finite());
+    rate.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "expected a number from 1".to_owned())
+}
+
 fn pair(text: &str) -> Result<(usize, u64), String> {
     let numbers = text.split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     numbers.ok_or_else(|| "expected two numbers with a colon between them, such as 1:40".to_owned())
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let mut arguments = Arguments::parse();
+    arguments.weights = std::env::var_os(WEIGHTS).map(PathBuf::from);
     let outcome = match std::env::var(ROLE) {
         Ok(role) => work(&role, &arguments),
         Err(_) if Launch::from_env().is_ok() => launched(&arguments),
@@ -124,8 +174,12 @@ fn main() -> ExitCode {
 
 /// One of a launcher's ranks.
 fn launched(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.mode != Mode::Ddp {
+        return Err("--mode: under a launcher, ranks are the launcher's: there is only ddp".into());
+    }
     let comm = Communicator::from_env()?;
     let rank = comm.rank();
+    arguments.check(comm.world_size())?;
     let outcome = train::run(comm, arguments).map_err(|error| format!("rank {rank}: {error}"))?;
     if rank == 0 {
         outcome::print_table(&[outcome]);
@@ -150,9 +204,7 @@ fn work(role: &str, arguments: &Arguments) -> Result<(), Failure> {
 
 /// Trains with each number of ranks, and prints the table.
 fn compare(arguments: &Arguments) -> Result<(), Failure> {
-    if arguments.ranks.contains(&0) {
-        return Err("--ranks: at least one rank trains".into());
-    }
+    arguments.check(arguments.ranks.iter().copied().max().unwrap_or(0))?;
     let mut outcomes = Vec::new();
     let mut files = Vec::new();
     let modes: &[Mode] = match arguments.mode {
@@ -166,7 +218,6 @@ fn compare(arguments: &Arguments) -> Result<(), Failure> {
                 outcomes.push(start_replicas(ranks, arguments)?);
                 continue;
             }
-            println!("{ranks} ranks:");
             let file = weights_file(ranks);
             let outcome = start_ranks(ranks, arguments, &file);
             files.push((ranks, file));
@@ -201,11 +252,7 @@ fn start_ranks(world: usize, arguments: &Arguments, file: &PathBuf) -> Result<Ou
     let start = |rank: usize| {
         let mut command = command(arguments.threads);
         command.env(ROLE, format!("{rank}/{world}")).env(ID, to_hex(&id.to_bytes()));
-        command.stdout(Stdio::piped());
-        if arguments.save.is_none() {
-            command.arg("--save").arg(file);
-        }
-        command.spawn()
+        command.env(WEIGHTS, file).stdout(Stdio::piped()).spawn()
     };
     let mut processes = Vec::new();
     for rank in 0..world {
@@ -217,6 +264,8 @@ fn start_ranks(world: usize, arguments: &Arguments, file: &PathBuf) -> Result<Ou
             }
         }
     }
+    let numbers: Vec<String> = processes.iter().map(|process| process.id().to_string()).collect();
+    println!("{world} ranks (pid {}):", numbers.join(", "));
     let outcomes: Vec<Option<Outcome>> = thread::scope(|threads| {
         let reading: Vec<_> =
             processes.iter_mut().map(|process| threads.spawn(|| read(process, true))).collect();
@@ -270,7 +319,7 @@ fn weights_file(ranks: usize) -> PathBuf {
 
 fn remove(files: &[(usize, PathBuf)]) {
     for (_, file) in files {
-        // With --save or after a failure there is none.
+        // After a failure there is none.
         let _ = std::fs::remove_file(file);
     }
 }

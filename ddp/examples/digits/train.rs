@@ -117,9 +117,9 @@ fn train(
     }
     bar.finish_and_clear();
     if let Some(folder) = &arguments.trace {
-        trace.write(&folder.join(format!("digits-{world}-{rank}.json")))?;
+        trace.write_together(comm, &folder.join(format!("digits-{world}.json")))?;
     }
-    if let Some(path) = &arguments.save {
+    for path in arguments.save.iter().chain(&arguments.weights) {
         ddp.save(path)?;
     }
     let hash = ddp.compare_weights()?;

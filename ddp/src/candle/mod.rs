@@ -5,8 +5,67 @@
 //! operation that changes nothing and, on the way back, hands the finished gradient to the
 //! [`Reducer`], while candle goes on with the layers before. A variable that is used twice is
 //! given out once per builder, so that its gradient is the sum. The price is a copy of the weights per step.
+//!
+//! candle's tensors own their memory, so that gradients are copied into buckets once and, by [`Ddp::backward`], out of them
+//! once; [`Ddp::average`] leaves them there.
+//!
+//! # The loop
+//!
+//! ```no_run
+//! use annulus::Communicator;
+//! use annulus_ddp::candle::Ddp;
+//! use annulus_ddp::{DistributedSampler, Metrics};
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_nn::{Linear, Module, Optimizer, SGD, VarBuilder, VarMap, linear, loss::cross_entropy};
+//!
+//! fn net(vb: VarBuilder) -> candle_core::Result<Linear> {
+//!     linear(64, 10, vb)
+//! }
+//! # fn load(indices: &[usize]) -> candle_core::Result<(Tensor, Tensor)> { unimplemented!() }
+//!
+//! let comm = Communicator::from_env()?; // `annulus run -n 4 -- ./program`, torchrun, mpirun, srun
+//! let varmap = VarMap::new();
+//! net(VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?; // makes the variables
+//! let ddp = Ddp::new(&varmap, &comm)?; // all ranks now have rank 0's
+//! let mut sgd = SGD::new(ddp.vars(), 0.1)?;
+//! let mut sampler =
+//!     DistributedSampler::new(60_000, comm.world_size(), comm.rank())?.shuffle(true);
+//! for epoch in 0..10 {
+//!     sampler.set_epoch(epoch);
+//!     let mut metrics = Metrics::new();
+//!     for batch in sampler.indices().chunks(32) {
+//!         let samples = batch.len() as u64;
+//!         let (images, labels) = ddp.reducer().time_input(|| load(batch))?;
+//!         let model = net(ddp.var_builder())?; // the variables as they are now
+//!         let loss = cross_entropy(&model.forward(&images)?, &labels)?;
+//!         let (gradients, report) = ddp.backward(&loss, Some(samples))?; // averaged over all ranks
+//!         sgd.step(&gradients)?;
+//!         metrics.add_mean("loss", loss.to_scalar::<f32>()?.into(), samples as f64);
+//!         println!("{report}");
+//!     }
+//!     let loss = metrics.all_reduce(&comm)?.mean("loss");
+//!     ddp.compare_weights()?; // the same bits on every rank, or an error
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Around it
+//!
+//! | to | call |
+//! |---|---|
+//! | set buckets, unused variables, averaging over samples, a hook | [`Ddp::with`], [`Settings`] |
+//! | add up gradients of several passes | [`Ddp::accumulate`], then [`Ddp::backward`] |
+//! | scale the loss for mixed precision | [`Ddp::backward_scaled`] |
+//! | clip by the global norm | [`Ddp::clip_gradients`] |
+//! | let ranks have unequal numbers of steps | [`Ddp::join`] at the end of each rank's input |
+//! | divide the optimizer's state among the ranks | [`Ddp::sharded`] |
+//! | keep and bring back variables | [`Ddp::save`], [`Ddp::load`] |
+//! | keep the epoch and the optimizer's state too, also for another number of ranks | [`Ddp::suspend`], [`Ddp::resume`] and [`Checkpoint`]; without a sharded optimizer [`Ddp::save_into`], [`Ddp::load_from`] |
+//! | give all ranks one rank's running means | [`Ddp::broadcast_buffers`] |
+//! | step locally and average variables now and then | [`LocalSgd`](crate::hooks::LocalSgd), [`Ddp::average_variables`] |
 
 mod gradient;
+mod sharded;
 mod values;
 
 use std::path::Path;
@@ -18,31 +77,12 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 
 use crate::hooks::{AllReduce, Hook};
-use crate::{Checkpoint, Error, Model, Options, Parameter, Reducer, StepReport, agreement};
+use crate::{
+    Checkpoint, Error, LossScaler, Model, Options, Parameter, Reducer, StepReport, agreement,
+};
 use gradient::{Hooked, Pass};
 
-/// Data-parallel training of the variables of a [`VarMap`].
-///
-/// ```no_run
-/// use annulus::Communicator;
-/// use annulus_ddp::candle::Ddp;
-/// use candle_core::{DType, Device, Tensor};
-/// use candle_nn::{Module, Optimizer, SGD, VarBuilder, VarMap, linear};
-///
-/// let comm = Communicator::from_env()?;
-/// let varmap = VarMap::new();
-/// linear(64, 10, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?; // makes the variables
-/// let ddp = Ddp::new(&varmap, &comm)?; // all ranks now have rank 0's
-/// let mut sgd = SGD::new(ddp.vars(), 0.1)?;
-/// # let (images, labels): (Tensor, Tensor) = unimplemented!();
-/// for _step in 0..100 {
-///     let model = linear(64, 10, ddp.var_builder())?; // the variables as they are now
-///     let loss = candle_nn::loss::cross_entropy(&model.forward(&images)?, &labels)?;
-///     let (gradients, report) = ddp.backward(&loss, Some(32))?; // averaged over all ranks
-///     sgd.step(&gradients)?;
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// Data-parallel training of the variables of a [`VarMap`]. The [module](self) shows how.
 pub struct Ddp {
     reducer: Arc<Reducer>,
     vars: Arc<Vec<(String, Var)>>,
@@ -114,6 +154,9 @@ impl Ddp {
     /// Where a model gets its variables from for one forward pass: their values of now, with gradients that are averaged
     /// while the backward pass goes on.
     ///
+    /// The builder's type is that of the first variable; where they differ, [`VarBuilder::set_dtype`] sets another, and
+    /// variables are cast to it on the way.
+    ///
     /// Build the model anew for each pass, which costs a copy of the weights. One model per pass gets all its
     /// variables from one builder: two builders' gradients of one variable are two.
     pub fn var_builder(&self) -> VarBuilder<'static> {
@@ -139,15 +182,73 @@ impl Ddp {
         samples: Option<u64>,
     ) -> Result<(GradStore, StepReport), Error> {
         self.reducer.begin(samples)?;
-        let (gradients, report) = self.run(loss)?;
-        let mut gradients = gradients;
+        let (mut gradients, report) = self.run(loss)?;
+        self.collect(&mut gradients)?;
+        Ok((gradients, report))
+    }
+
+    /// [`backward`](Self::backward) with mixed precision: computes the gradients of the loss times the scaler's scale, and
+    /// gives back those of the loss; `None` where a gradient of any rank is infinite or NaN, and no rank steps. Adapts the
+    /// scale.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward); [`Error::Setting`] unless gradients are
+    /// [checked](crate::Options::check_finite).
+    pub fn backward_scaled(
+        &self,
+        loss: &Tensor,
+        samples: Option<u64>,
+        scaler: &mut LossScaler,
+    ) -> Result<(Option<GradStore>, StepReport), Error> {
+        let scale = scaler.scale();
+        let scaled = match loss * scale {
+            Ok(scaled) => scaled,
+            Err(error) => return Err(self.reducer.give_up(&format!("candle: {error}"))),
+        };
+        self.reducer.begin(samples)?;
+        let (mut gradients, report) = self.run(&scaled)?;
+        if !scaler.update(&report)? {
+            return Ok((None, report));
+        }
+        self.reducer.scale_gradients(1.0 / scale);
+        self.collect(&mut gradients)?;
+        Ok((Some(gradients), report))
+    }
+
+    /// [`backward`](Self::backward) for those who use the gradients where they are, in the reducer's buckets: none is copied
+    /// out.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward).
+    pub fn average(&self, loss: &Tensor, samples: Option<u64>) -> Result<StepReport, Error> {
+        self.reducer.begin(samples)?;
+        Ok(self.run(loss)?.1)
+    }
+
+    /// Shortens the averaged gradients of the last [`backward`](Self::backward) so that their norm, over all variables, is at
+    /// most `limit`. Returns the norm that they had, the same on every rank; one that is not finite changes nothing. Does not
+    /// communicate.
+    ///
+    /// # Errors
+    /// [`Error::Candle`].
+    pub fn clip_gradients(&self, gradients: &mut GradStore, limit: f64) -> Result<f64, Error> {
+        let norm = self.reducer.gradient_norm();
+        if norm.is_finite() && norm > limit {
+            self.reducer.scale_gradients(limit / norm);
+            self.collect(gradients)?;
+        }
+        Ok(norm)
+    }
+
+    /// Puts copies of the gradients in the buckets into `gradients`.
+    fn collect(&self, gradients: &mut GradStore) -> Result<(), Error> {
         for (index, (_, var)) in self.vars.iter().enumerate() {
             gradients.remove(var.as_tensor());
             if let Some(gradient) = values::gradient(&self.reducer, index, var)? {
                 gradients.insert(var.as_tensor(), gradient);
             }
         }
-        Ok((gradients, report))
+        Ok(())
     }
 
     /// Computes the gradients of `loss` and adds them to those of earlier calls, without communication: the next
@@ -171,12 +272,26 @@ impl Ddp {
         Ok(last)
     }
 
-    /// Replaces all buffers by rank 0's. Blocks; all ranks must call it.
+    /// Replaces all buffers by rank 0's, or by those of the [first rank](crate::first_present) that has not joined. Blocks;
+    /// all ranks must call it.
+    ///
+    /// PyTorch does so before each forward pass; here it is a call, since batch normalization needs it only before
+    /// evaluation and checkpoints.
     ///
     /// # Errors
     /// [`Error::Communication`]; [`Error::Candle`].
     pub fn broadcast_buffers(&self) -> Result<(), Error> {
-        self.broadcast(self.buffers.iter(), 0)
+        let root = agreement::first_present(self.reducer.communicator())?;
+        self.broadcast(self.buffers.iter(), root)
+    }
+
+    /// Replaces all trained variables by their mean over ranks, which [local SGD](crate::hooks::LocalSgd) needs now and
+    /// then. Blocks; all ranks must call it.
+    ///
+    /// # Errors
+    /// Those of [`average_values`](crate::hooks::average_values); [`Error::Candle`].
+    pub fn average_variables(&self) -> Result<(), Error> {
+        values::average(self.reducer.communicator(), self.vars.iter().map(|(_, var)| var))
     }
 
     /// A hash of all variables, bit for bit, after all ranks have compared theirs. Blocks; all ranks must call it.
@@ -193,22 +308,35 @@ impl Ddp {
         let comm = self.reducer.communicator();
         let mut all = vec![0; 32 * comm.world_size()];
         comm.all_gather_into(hash.as_bytes(), &mut all)?;
-        match all.chunks_exact(32).position(|other| other != &all[..32]) {
+        let all: Vec<&[u8]> = all.chunks_exact(32).collect();
+        // A rank that has joined contributes zeros, and gets its weights later.
+        let present = |hash: &&&[u8]| hash.iter().any(|&byte| byte != 0);
+        let first = all.iter().find(present).map_or(&hash.as_bytes()[..], |first| first);
+        match all.iter().position(|hash| present(&hash) && *hash != first) {
             None => Ok(hash),
             Some(rank) => Err(Error::WeightsDiffer { rank }),
         }
     }
 
-    /// Writes rank 0's variables to a file. Blocks; all ranks must call it.
+    /// Writes rank 0's variables to a file. Blocks; all ranks must call it. Integers are not kept.
+    ///
+    /// What else it takes to go on goes into the same file by [`save_into`](Self::save_into).
     ///
     /// # Errors
     /// [`Error::File`] on every rank.
     pub fn save(&self, path: &Path) -> Result<(), Error> {
         let mut checkpoint = Checkpoint::new();
-        for (name, var) in self.vars.iter().chain(&self.buffers) {
-            values::save(&mut checkpoint, name, var)?;
-        }
+        self.save_into(&mut checkpoint)?;
         checkpoint.save(self.reducer.communicator(), path)
+    }
+
+    /// Puts all variables into a checkpoint. Does not communicate.
+    ///
+    /// # Errors
+    /// [`Error::Candle`].
+    pub fn save_into(&self, checkpoint: &mut Checkpoint) -> Result<(), Error> {
+        let mut all = self.vars.iter().chain(&self.buffers);
+        all.try_for_each(|(name, var)| values::save(checkpoint, name, var))
     }
 
     /// Reads variables that [`save`](Self::save) wrote, in a job of any world size. Blocks; all ranks must call it.
@@ -217,10 +345,20 @@ impl Ddp {
     /// [`Error::File`] on every rank, also when a variable is missing or has another shape.
     pub fn load(&self, path: &Path) -> Result<(), Error> {
         let checkpoint = Checkpoint::load(self.reducer.communicator(), path)?;
-        for (name, var) in self.vars.iter().chain(&self.buffers) {
-            values::load(&checkpoint, name, var, path)?;
-        }
-        Ok(())
+        self.load_from(&checkpoint).map_err(|error| match error {
+            Error::Setting { problem, .. } => Error::file(path, problem),
+            other => other,
+        })
+    }
+
+    /// Sets all variables to what [`save_into`](Self::save_into) left. Does not communicate.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] when the checkpoint lacks a variable, or has it in another shape or type; then none is set.
+    pub fn load_from(&self, checkpoint: &Checkpoint) -> Result<(), Error> {
+        let all = || self.vars.iter().chain(&self.buffers);
+        all().try_for_each(|(name, var)| values::check(checkpoint, name, var))?;
+        all().try_for_each(|(name, var)| values::load(checkpoint, name, var))
     }
 
     fn broadcast<'a>(

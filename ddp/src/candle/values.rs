@@ -1,10 +1,9 @@
 //! From candle's tensors to slices and back.
 
-use std::path::Path;
-
-use annulus::DataType;
+use annulus::{Communicator, DataType};
 use candle_core::{DType, Device, Storage, Tensor, Var, WithDType};
 
+use crate::hooks::average_values;
 use crate::{Checkpoint, Error, Reducer};
 
 /// Runs an expression with `$type` as the Rust type of a float.
@@ -125,28 +124,68 @@ pub(super) fn save(checkpoint: &mut Checkpoint, name: &str, var: &Var) -> Result
     Ok(())
 }
 
-/// Sets a variable from a checkpoint.
-pub(super) fn load(
-    checkpoint: &Checkpoint,
-    name: &str,
-    var: &Var,
-    path: &Path,
-) -> Result<(), Error> {
+/// Whether a checkpoint has a variable's values.
+pub(super) fn check(checkpoint: &Checkpoint, name: &str, var: &Var) -> Result<(), Error> {
     if !var.dtype().is_float() {
         return Ok(());
     }
-    if checkpoint.shape(name) != Some(var.dims()) {
-        let problem = match checkpoint.shape(name) {
-            Some(shape) => format!("`{name}` has shape {shape:?}, the variable {:?}", var.dims()),
-            None => format!("there is no `{name}`"),
-        };
-        return Err(Error::file(path, problem));
+    let lacks = |problem: String| Err(Error::Setting { setting: "checkpoint", problem });
+    match checkpoint.shape(name) {
+        None => lacks(format!("there is no `{name}`")),
+        Some(shape) if shape != var.dims() => {
+            lacks(format!("`{name}` has shape {shape:?}, the variable {:?}", var.dims()))
+        }
+        Some(_) if checkpoint.dtype(name) != Some(data_type(name, var.dtype())?) => {
+            lacks(format!("`{name}` is not {:?}", var.dtype()))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Sets a variable from a checkpoint that has it.
+pub(super) fn load(checkpoint: &Checkpoint, name: &str, var: &Var) -> Result<(), Error> {
+    if !var.dtype().is_float() {
+        return Ok(());
     }
     with_float!(var.dtype(), T => {
-        let values = checkpoint.get::<T>(name);
-        let values = values.ok_or_else(|| Error::file(path, format!("`{name}` is not {:?}", var.dtype())))?;
+        let values = checkpoint.get::<T>(name).unwrap_or_default();
         Ok(var.set(&Tensor::from_vec(values, var.shape(), var.device())?)?)
     })
+}
+
+/// Replaces variables by their mean over ranks, one message for each type.
+pub(super) fn average<'a>(
+    comm: &Communicator,
+    vars: impl Iterator<Item = &'a Var> + Clone,
+) -> Result<(), Error> {
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        let of_type = vars.clone().filter(|var| var.dtype() == dtype);
+        with_float!(dtype, T => {
+            let mut all = of_type.clone().map(to_vec::<T>).collect::<Result<Vec<_>, _>>()?;
+            if all.is_empty() {
+                continue;
+            }
+            let mut slices: Vec<&mut [T]> = all.iter_mut().map(Vec::as_mut_slice).collect();
+            average_values(comm, &mut slices)?;
+            for (var, values) in of_type.zip(all) {
+                var.set(&Tensor::from_vec(values, var.shape(), var.device())?)?;
+            }
+        });
+    }
+    Ok(())
+}
+
+/// A variable's values in f32.
+pub(super) fn read(var: &Var, place: &mut [f32]) -> Result<(), Error> {
+    let values = var.as_tensor().flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+    place.copy_from_slice(&values);
+    Ok(())
+}
+
+/// Sets a variable to values in f32, in its own type.
+pub(super) fn write(var: &Var, values: &[f32]) -> Result<(), Error> {
+    let values = Tensor::from_slice(values, var.shape(), var.device())?;
+    Ok(var.set(&values.to_dtype(var.dtype())?)?)
 }
 
 fn to_vec<T: WithDType>(var: &Var) -> Result<Vec<T>, Error> {

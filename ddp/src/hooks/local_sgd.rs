@@ -3,7 +3,7 @@
 use annulus::{Communicator, ReduceOp};
 
 use super::{AllReduce, Hook};
-use crate::{Error, Float, GradientBucket};
+use crate::{Error, Float, GradientBucket, agreement, float};
 
 /// Averages gradients in the first steps, and then leaves them as they are: from then on each rank steps by its own
 /// gradients, and ranks [average their parameters](average_values) whenever [`PeriodicAverage`] says so.
@@ -54,7 +54,8 @@ impl PeriodicAverage {
     }
 }
 
-/// Replaces values, such as all parameters, by their mean over ranks, in one call. Blocks; all ranks must call it.
+/// Replaces values, such as all parameters, by their mean over ranks, in one message. Blocks; all ranks must call it. Those
+/// that have [joined](crate::Reducer::join) do not count.
 ///
 /// # Errors
 /// Those of [`Communicator::all_reduce`] and [`Communicator::alloc`].
@@ -68,6 +69,10 @@ pub fn average_values<T: Float>(comm: &Communicator, values: &mut [&mut [T]]) ->
         rest = others;
     }
     comm.all_reduce(&mut all, ReduceOp::Avg)?;
+    let present = agreement::present(comm)?.into_iter().filter(|&present| present).count();
+    if present < comm.world_size() {
+        float::scale(&mut all, comm.world_size() as f64 / present as f64);
+    }
     let mut rest = &all[..];
     for values in values.iter_mut() {
         let (place, others) = rest.split_at(values.len());

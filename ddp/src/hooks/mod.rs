@@ -2,12 +2,14 @@
 
 mod all_reduce;
 mod compressed;
+mod in_rank_order;
 mod local_sgd;
 mod power_sgd;
 mod reduce_scatter;
 
 pub use all_reduce::AllReduce;
 pub use compressed::Compressed;
+pub use in_rank_order::InRankOrder;
 pub use local_sgd::{LocalSgd, PeriodicAverage, average_values};
 pub use power_sgd::{PowerSgd, PowerSgdSettings};
 pub use reduce_scatter::ReduceScatter;
@@ -18,7 +20,7 @@ use crate::{Error, GradientBucket};
 
 /// Averages buckets over all ranks.
 ///
-/// A hook is called once for each bucket of each step, in the order of buckets, on every rank, while the backward pass
+/// A hook is called once for each bucket of each step, also for one without elements, in the order of buckets, on every rank, while the backward pass
 /// goes on, on the reducer's thread. It may call any collectives on `comm`, which belongs to the reducer; every
 /// rank's hook has to call the same ones.
 pub trait Hook: Send {

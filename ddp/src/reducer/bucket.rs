@@ -62,14 +62,14 @@ impl Bucket {
         self.arrived[member]
     }
 
-    /// Puts a gradient into its place, or adds it to what is there.
+    /// Puts a gradient into its place, or adds it to what is there. Returns how many bytes that copied.
     pub(super) fn put<T: Float>(
         &mut self,
         member: usize,
         place: &Member,
         gradient: &[T],
         weight: Weight,
-    ) {
+    ) -> usize {
         let filled = self.filled[member];
         let slot = &mut self.values_mut::<T>()[place.range.clone()];
         match (weight, filled) {
@@ -84,16 +84,17 @@ impl Bucket {
             (Weight::Nothing, true) => {}
         }
         self.arrive(member);
+        size_of_val(gradient)
     }
 
-    /// Lets `write` fill the place itself.
+    /// Lets `write` fill the place itself. Returns how many bytes were copied all the same.
     pub(super) fn put_with<T: Float>(
         &mut self,
         member: usize,
         place: &Member,
         weight: Weight,
         write: impl FnOnce(&mut [T]),
-    ) {
+    ) -> usize {
         if self.filled[member] || weight != Weight::One {
             let mut gradient = vec![T::default(); place.range.len()];
             write(&mut gradient);
@@ -101,6 +102,7 @@ impl Bucket {
         }
         write(&mut self.values_mut()[place.range.clone()]);
         self.arrive(member);
+        0
     }
 
     fn arrive(&mut self, member: usize) {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use annulus::ReduceOp;
 
+use super::arrangement::whole;
 use super::progress::{Generation, Progress, Window, lock};
 use super::status::Status;
 use super::{Averaging, Reducer, Unused};
@@ -55,7 +56,10 @@ impl Reducer {
         let mut progress = shared.progress();
         let report = match outcome {
             Ok((statuses, unused)) => {
-                lock(&self.arrangement).without.clone_from(&unused);
+                let mut arrangement = lock(&self.arrangement);
+                arrangement.without.clone_from(&unused);
+                arrangement.joined = statuses.iter().position(|status| !status.alive);
+                drop(arrangement);
                 Ok(self.report(&progress, &statuses, backward_ended, unused))
             }
             Err(error) => {
@@ -102,7 +106,7 @@ impl Reducer {
                 let new: Vec<usize> = missing.iter().copied().filter(|p| !known.contains(p)).collect();
                 if !new.is_empty() {
                     progress.complain(format!(
-                        "the training graph has changed in this iteration: no gradient came for {}, which had one in the first step (unused: static)",
+                        "your training graph has changed in this iteration: no gradient came for {}, which had one in the first step (unused: static)",
                         names(&new)
                     ));
                 }
@@ -162,19 +166,6 @@ impl Reducer {
         Ok((statuses, unused))
     }
 
-    /// After the first step: in which order the gradients came, on the first rank that takes part.
-    fn agree_on_order(&self, statuses: &[Status], own: Vec<usize>) -> Result<(), Error> {
-        let mut arrangement = lock(&self.arrangement);
-        if arrangement.fixed || arrangement.order.is_some() {
-            return Ok(());
-        }
-        let root = statuses.iter().position(|status| status.alive).unwrap_or(0);
-        let mut order: Vec<u64> = own.into_iter().map(|parameter| parameter as u64).collect();
-        self.shared.comm.broadcast(&mut order, root)?;
-        arrangement.order = Some(order.into_iter().map(|parameter| parameter as usize).collect());
-        Ok(())
-    }
-
     fn remember_static(&self, unused: Vec<usize>) {
         if self.shared.options.unused == Unused::Static {
             lock(&self.arrangement).unused.get_or_insert(unused);
@@ -214,6 +205,7 @@ impl Reducer {
         let times = |status: &Status| RankTimes {
             compute: status.local.saturating_sub(status.input),
             input: status.input,
+            joined: !status.alive,
         };
         let rank = self.shared.comm.rank();
         let slowest =
@@ -243,6 +235,7 @@ impl Reducer {
             waiting: late.min(exposed),
             reducer: progress.own,
             copying: progress.copying,
+            copied_bytes: progress.copied_bytes,
             sent_bytes: progress.sent_bytes,
             slowest,
             ranks: statuses.iter().map(times).collect(),
@@ -267,6 +260,7 @@ impl Progress {
         self.sent_bytes = 0;
         self.own = Duration::ZERO;
         self.copying = Duration::ZERO;
+        self.copied_bytes = 0;
         self.input = Duration::ZERO;
         self.since = Instant::now();
     }
@@ -286,6 +280,7 @@ fn accumulated(progress: &Progress, backward_ended: Instant) -> StepReport {
         waiting: Duration::ZERO,
         reducer: progress.own,
         copying: progress.copying,
+        copied_bytes: progress.copied_bytes,
         sent_bytes: 0,
         slowest: 0,
         ranks: Vec::new(),
@@ -296,13 +291,4 @@ fn accumulated(progress: &Progress, backward_ended: Instant) -> StepReport {
         begun: progress.since,
         backward_ended,
     }
-}
-
-/// All trained parameters: those that came, in that order, then those of passes before or of none.
-fn whole(mut arrivals: Vec<usize>, generation: &Generation) -> Vec<usize> {
-    let members = generation.layout.buckets.iter().flat_map(|bucket| &bucket.members);
-    let mut seen = vec![false; generation.layout.places.len()];
-    arrivals.retain(|&parameter| !std::mem::replace(&mut seen[parameter], true));
-    arrivals.extend(members.map(|member| member.parameter).filter(|&parameter| !seen[parameter]));
-    arrivals
 }

@@ -16,6 +16,11 @@ impl Reducer {
     /// [samples](super::Averaging::Samples) by the samples of those that had some. Gradients that were accumulated and not
     /// reduced are lost. Afterwards all ranks are in the same step, and training can go on.
     ///
+    /// Whatever else ranks call while others may have joined goes over [`communicator`](Self::communicator), where a joined
+    /// rank answers it: [`Metrics`](crate::Metrics), [`Checkpoint::save`](crate::Checkpoint::save),
+    /// [`average_values`](crate::hooks::average_values) and [`first_present`](crate::first_present) leave it out; a
+    /// [`ShardedOptimizer`](crate::ShardedOptimizer) cannot do without it, and says so.
+    ///
     /// # Errors
     /// [`Error::NotFinished`]; [`Error::Communication`].
     pub fn join(&self) -> Result<Rank, Error> {
@@ -71,6 +76,7 @@ impl Reducer {
             let unused = unused.iter().enumerate().filter(|(_, flag)| **flag != 0);
             arrangement.unused = Some(unused.map(|(parameter, _)| parameter).collect());
         }
+        arrangement.joined = None;
         drop(arrangement);
         shared.progress().step = head[0];
         shared.resume_hook(head[0]);

@@ -1,9 +1,12 @@
 //! The reducer: averages gradients over all ranks while the backward pass goes on.
 
+mod arrangement;
 mod bucket;
 mod finish;
+mod gradients;
 mod join;
 mod layout;
+mod options;
 mod progress;
 mod status;
 
@@ -11,14 +14,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use annulus::Communicator;
+use annulus::{Communicator, Rank};
 
 pub use bucket::GradientBucket;
 pub use layout::{BucketLayout, Member};
+pub use options::{Averaging, Options, Unused};
 
 use crate::float::{self, Float};
 use crate::hooks::{AllReduce, Hook};
 use crate::{Error, Model, StepReport, agreement};
+use arrangement::Arrangement;
 use bucket::{Bucket, Weight};
 use layout::Layout;
 use progress::{Generation, Pass, Progress, Shared, Window, lock};
@@ -33,7 +38,8 @@ use progress::{Generation, Pass, Progress, Shared, Window, lock};
 /// **Averaging.** On every path an averaged gradient is the sum of the ranks' gradients, in the order of the
 /// communicator's plan, divided once by the world size. With [`Averaging::Samples`] each rank's gradient is first
 /// multiplied by its number of samples in relation to the mean number over ranks, which is exactly 1 where all have
-/// equally many. Gradients of several passes are added in the order of the passes before that.
+/// equally many. Gradients of several passes are added in the order of the passes before that. The plan's order may
+/// depend on where a gradient lies in its bucket; that of [`InRankOrder`](crate::hooks::InRankOrder) does not.
 ///
 /// All methods may be called from any thread. Blocking ones say so.
 ///
@@ -66,72 +72,7 @@ use progress::{Generation, Pass, Progress, Shared, Window, lock};
 pub struct Reducer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// Since when buckets are put together for good.
     arrangement: Mutex<Arrangement>,
-}
-
-/// How a reducer works. The same on every rank, which is checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// A bucket is closed once it has so many bytes; the first one. 1 MiB.
-    pub first_bucket_bytes: usize,
-    /// The same for the others. 25 MiB.
-    pub bucket_bytes: usize,
-    /// What gradients are averaged over.
-    pub averaging: Averaging,
-    /// What becomes of a parameter without a gradient.
-    pub unused: Unused,
-    /// Whether gradients are checked for infinities and NaNs, before and after they are reduced:
-    /// [`StepReport::non_finite`], and with it [`LossScaler`](crate::LossScaler), need it. Costs a look at each.
-    pub check_finite: bool,
-}
-
-/// What gradients are averaged over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Averaging {
-    /// Ranks: right where each has the same number of samples. Ranks then make the same number of passes per step.
-    #[default]
-    Ranks,
-    /// Samples: each rank's gradient is the mean over its own samples, of which it may have any number, 0 included.
-    Samples,
-}
-
-/// What becomes of a parameter without a gradient.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unused {
-    /// An error in that step, on every rank, which names the parameter and the rank.
-    #[default]
-    Refuse,
-    /// It counts as zero, if any rank has one; if none has, there is none afterwards either. PyTorch's
-    /// `find_unused_parameters`. Buckets with unused parameters are reduced after the backward pass.
-    Zero,
-    /// As `Zero`, and the same parameters on every rank and in every step, which is checked: PyTorch's
-    /// `static_graph`. From the second step on, buckets do not wait for them.
-    Static,
-}
-
-#[derive(Debug, Default)]
-struct Arrangement {
-    /// The order of gradients in the first step, once there was one.
-    order: Option<Vec<usize>>,
-    /// Whether buckets stay as they are.
-    fixed: bool,
-    /// The unused parameters of the first step, with [`Unused::Static`].
-    unused: Option<Vec<usize>>,
-    /// The parameters that have no gradient after the last step.
-    without: Vec<usize>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            first_bucket_bytes: 1 << 20,
-            bucket_bytes: 25 << 20,
-            averaging: Averaging::Ranks,
-            unused: Unused::Refuse,
-            check_finite: false,
-        }
-    }
 }
 
 impl Reducer {
@@ -179,6 +120,11 @@ impl Reducer {
     /// long as all ranks do; in between, it is the reducer's and its hook's.
     pub fn communicator(&self) -> &Communicator {
         &self.shared.comm
+    }
+
+    /// The first rank that took no part in the last step, because it has [joined](Self::join); the same on all that did.
+    pub(crate) fn joined(&self) -> Option<Rank> {
+        lock(&self.arrangement).joined
     }
 
     /// The buckets as they are now.
@@ -262,6 +208,8 @@ impl Reducer {
 
     /// Hands in a parameter's gradient, which is copied; added, if passes before this one left one. Does not block.
     ///
+    /// Whoever computes the gradient himself can save the copy: see [`ready_with`](Self::ready_with).
+    ///
     /// # Errors
     /// [`Error::Gradient`] when it has another type or number of elements than the parameter; [`Error::ReadyTwice`];
     /// [`Error::NotBegun`]; [`Error::Frozen`]; [`Error::NoSuchParameter`]; what ended the reducer.
@@ -269,7 +217,7 @@ impl Reducer {
         let start = Instant::now();
         self.check_gradient::<T>(parameter, gradient.len())?;
         self.arrive(parameter, start, |bucket, member, place, weight| {
-            bucket.put(member, place, gradient, weight);
+            bucket.put(member, place, gradient, weight)
         })
     }
 
@@ -288,8 +236,9 @@ impl Reducer {
         let mut writing = Duration::ZERO;
         let outcome = self.arrive(parameter, start, |bucket, member, place, weight| {
             let begun = Instant::now();
-            bucket.put_with(member, place, weight, write);
+            let copied = bucket.put_with(member, place, weight, write);
             writing = begun.elapsed();
+            copied
         });
         let mut progress = self.shared.progress();
         // The time in which the gradient was computed is not the reducer's own.
@@ -302,7 +251,7 @@ impl Reducer {
         &self,
         parameter: usize,
         start: Instant,
-        put: impl FnOnce(&mut Bucket, usize, &Member, Weight),
+        put: impl FnOnce(&mut Bucket, usize, &Member, Weight) -> usize,
     ) -> Result<(), Error> {
         let shared = &*self.shared;
         let generation = shared.generation();
@@ -314,7 +263,7 @@ impl Reducer {
                 // Its bucket may be on its way: the gradient is dropped, and the step refused at its end.
                 let names = shared.model.names(&[parameter], 1);
                 progress.complain(format!(
-                    "the training graph has changed in this iteration: {names} has a gradient, but had none in the first step (unused: static)"
+                    "your training graph has changed in this iteration: {names} has a gradient, but had none in the first step (unused: static)"
                 ));
                 return Ok(());
             }
@@ -329,13 +278,14 @@ impl Reducer {
         }
         let place = &generation.layout.buckets[index].members[member];
         let copying = Instant::now();
-        put(&mut bucket, member, place, weight);
+        let copied_bytes = put(&mut bucket, member, place, weight);
         let copied = copying.elapsed();
         let complete = bucket.pending == 0;
         drop(bucket);
         let mut progress = shared.progress();
         progress.arrivals.push(parameter);
         progress.copying += copied;
+        progress.copied_bytes += copied_bytes as u64;
         progress.own += start.elapsed();
         if complete && pass.synchronises {
             shared.bucket_is_ready(&mut progress, index);
@@ -382,72 +332,6 @@ impl Reducer {
         }
     }
 
-    /// A copy of a parameter's gradient: averaged, after a pass that reduces; `None` if no rank had one.
-    ///
-    /// # Errors
-    /// As [`ready`](Self::ready) has them for the wrong parameter or type.
-    pub fn gradient<T: Float>(&self, parameter: usize) -> Result<Option<Vec<T>>, Error> {
-        self.with_gradient(parameter, |gradient| gradient.map(|values: &mut [T]| values.to_vec()))
-    }
-
-    /// Calls `f` with a parameter's gradient where it lies, in its bucket.
-    ///
-    /// # Errors
-    /// As [`gradient`](Self::gradient).
-    pub fn with_gradient<T: Float, R>(
-        &self,
-        parameter: usize,
-        f: impl FnOnce(Option<&mut [T]>) -> R,
-    ) -> Result<R, Error> {
-        let count = self.shared.model.parameters.get(parameter).map_or(0, |known| known.count());
-        self.check_gradient::<T>(parameter, count)?;
-        if lock(&self.arrangement).without.contains(&parameter) {
-            return Ok(f(None));
-        }
-        let generation = self.shared.generation();
-        let (index, member) = generation.layout.places[parameter].expect("it is not frozen");
-        let range = generation.layout.buckets[index].members[member].range.clone();
-        let mut bucket = lock(&generation.buckets[index]);
-        Ok(f(Some(&mut bucket.values_mut()[range])))
-    }
-
-    /// Calls `f` with all values of a bucket, as [`buckets`](Self::buckets) describes it.
-    ///
-    /// # Panics
-    /// If there is no such bucket, or it has another type.
-    pub fn with_bucket<T: Float, R>(&self, index: usize, f: impl FnOnce(&mut [T]) -> R) -> R {
-        let generation = self.shared.generation();
-        assert_eq!(
-            generation.layout.buckets[index].dtype,
-            T::DATA_TYPE,
-            "the bucket has another type"
-        );
-        f(lock(&generation.buckets[index]).values_mut())
-    }
-
-    /// The square root of the sum of all squares of all gradients, as clipping needs it: after a pass that reduces, the
-    /// same on every rank. Gradients that no rank had count as zero.
-    pub fn gradient_norm(&self) -> f64 {
-        let generation = self.shared.generation();
-        let squares =
-            generation.layout.buckets.iter().zip(&generation.buckets).map(|(layout, bucket)| {
-                float::with_float!(layout.dtype, T => {
-                    let mut bucket = lock(bucket);
-                    let values = &bucket.values_mut::<T>()[..layout.count];
-                    values.iter().map(|value| f64::from(value.to_f32()).powi(2)).sum::<f64>()
-                })
-            });
-        squares.sum::<f64>().sqrt()
-    }
-
-    /// Multiplies all gradients by `factor`, as clipping and the undoing of a loss scale need it.
-    pub fn scale_gradients(&self, factor: f64) {
-        let generation = self.shared.generation();
-        for (layout, bucket) in generation.layout.buckets.iter().zip(&generation.buckets) {
-            float::with_float!(layout.dtype, T => float::scale(lock(bucket).values_mut::<T>(), factor));
-        }
-    }
-
     /// Runs `load`, and counts its time as waiting for input in the next [`StepReport`].
     pub fn time_input<R>(&self, load: impl FnOnce() -> R) -> R {
         let start = Instant::now();
@@ -459,34 +343,6 @@ impl Reducer {
     /// Ends every pending and later call on every rank: see [`Communicator::abort`].
     pub fn abort(&self) {
         self.shared.comm.abort();
-    }
-
-    /// Puts the buckets together anew, once, after the first step: all ranks in the order that they agreed on.
-    fn rearrange(&self) -> Result<(), Error> {
-        let mut arrangement = lock(&self.arrangement);
-        let Some(order) = arrangement.order.take() else { return Ok(()) };
-        if !std::mem::replace(&mut arrangement.fixed, true) {
-            self.arrange(&order, |old| old + 1)?;
-        }
-        Ok(())
-    }
-
-    /// Puts the buckets together in this order, if they are not. An order that is none, from another rank, is ignored.
-    fn arrange(&self, order: &[usize], number: impl FnOnce(u64) -> u64) -> Result<(), Error> {
-        let shared = &*self.shared;
-        let old = shared.generation();
-        let mut left: Vec<bool> = old.layout.places.iter().map(Option::is_some).collect();
-        let mut once = |&p: &usize| left.get_mut(p).is_some_and(std::mem::take);
-        if !order.iter().all(&mut once) || left.contains(&true) {
-            return Ok(());
-        }
-        let world = shared.comm.world_size();
-        let layout = Layout::new(&shared.model, order, &shared.options.limits(), world);
-        if layout != old.layout {
-            let number = number(old.number);
-            shared.replace_generation(Generation::new(&shared.comm, number, layout)?);
-        }
-        Ok(())
     }
 
     fn not_finished(&self, progress: &Progress) -> Error {
@@ -519,12 +375,6 @@ impl std::fmt::Debug for Reducer {
             .field("communicator", &self.shared.comm)
             .field("options", &self.shared.options)
             .finish_non_exhaustive()
-    }
-}
-
-impl Options {
-    fn limits(&self) -> [usize; 2] {
-        [self.first_bucket_bytes, self.bucket_bytes]
     }
 }
 

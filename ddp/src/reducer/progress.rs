@@ -61,6 +61,7 @@ pub(super) struct Progress {
     pub(super) sent_bytes: u64,
     pub(super) own: Duration,
     pub(super) copying: Duration,
+    pub(super) copied_bytes: u64,
     pub(super) input: Duration,
     /// When the last step ended.
     pub(super) since: Instant,
@@ -110,6 +111,7 @@ impl Shared {
             sent_bytes: 0,
             own: Duration::ZERO,
             copying: Duration::ZERO,
+            copied_bytes: 0,
             input: Duration::ZERO,
             since: Instant::now(),
         };
@@ -253,9 +255,6 @@ impl Shared {
             model: &self.model,
             memory: bucket.memory(),
         };
-        if layout.padded == 0 {
-            return Ok(Reduced { sent_bytes, non_finite: None });
-        }
         if self.options.averaging == Averaging::Samples && window.share != 1.0 {
             view.scale(window.share);
         }

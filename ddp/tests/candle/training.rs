@@ -1,66 +1,15 @@
-//! candle: gradients by hooks, overlap, and equality with one rank.
-
-mod ranks;
+//! Gradients by hooks, overlap, and equality with one rank.
 
 use std::sync::PoisonError;
 
 use annulus::Communicator;
 use annulus_ddp::candle::{Ddp, Settings};
-use annulus_ddp::{Averaging, Error, Options, Unused};
-use candle_core::{DType, Device, Tensor, Var};
-use candle_nn::{Module, Optimizer, SGD, VarBuilder, VarMap, linear};
-use ranks::on_ranks;
+use annulus_ddp::{Averaging, Error, Options};
+use candle_core::{DType, Tensor};
+use candle_nn::{Module, Optimizer, SGD, VarBuilder, VarMap};
 
-const CPU: Device = Device::Cpu;
-
-/// Two layers, of which the second is used twice if `shared`.
-struct Net {
-    layers: Vec<candle_nn::Linear>,
-}
-
-impl Net {
-    fn new(vb: VarBuilder) -> Result<Self, candle_core::Error> {
-        let layer = |index: usize| linear(6, 6, vb.pp(format!("layer{index}")));
-        Ok(Self { layers: vec![layer(0)?, layer(1)?, layer(1)?, layer(2)?] })
-    }
-
-    fn loss(&self, rows: &Tensor) -> Result<Tensor, candle_core::Error> {
-        let mut output = rows.clone();
-        for layer in &self.layers {
-            output = layer.forward(&output)?.tanh()?;
-        }
-        output.sqr()?.mean_all()
-    }
-}
-
-fn varmap(seed: f32) -> VarMap {
-    let varmap = VarMap::new();
-    Net::new(VarBuilder::from_varmap(&varmap, DType::F32, &CPU)).expect("a net");
-    let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
-    for (name, var) in data.iter() {
-        let values: Vec<f32> = (0..var.elem_count())
-            .map(|i| ((i * 7 + name.len() * 3) % 11) as f32 * 0.05 - seed)
-            .collect();
-        var.set(&Tensor::from_vec(values, var.shape(), &CPU).expect("values")).expect("set");
-    }
-    drop(data);
-    varmap
-}
-
-/// Rows of a global batch.
-fn rows(from: usize, to: usize) -> Tensor {
-    let values: Vec<f32> = (from * 6..to * 6).map(|i| ((i * 13) % 17) as f32 * 0.1 - 0.8).collect();
-    Tensor::from_vec(values, (to - from, 6), &CPU).expect("rows")
-}
-
-fn values(var: &Var) -> Vec<f32> {
-    var.as_tensor().flatten_all().and_then(|flat| flat.to_vec1()).expect("values")
-}
-
-/// Several buckets.
-fn small() -> Options {
-    Options { first_bucket_bytes: 64, bucket_bytes: 64, ..Options::default() }
-}
+use crate::fixture::{CPU, Net, loss_gradients, rows, small, values, varmap};
+use crate::ranks::on_ranks;
 
 fn train(comm: &Communicator, hooked: bool) -> Vec<Vec<f32>> {
     let (rank, world) = (comm.rank(), comm.world_size());
@@ -217,62 +166,24 @@ fn accumulated_gradients_are_those_of_the_whole_batch() {
     }
 }
 
-/// What candle alone computes, by variable in the order of names.
-fn loss_gradients(varmap: &VarMap, from: usize, to: usize) -> Vec<Vec<f32>> {
-    let net = Net::new(VarBuilder::from_varmap(varmap, DType::F32, &CPU)).expect("a net");
-    let gradients = net.loss(&rows(from, to)).and_then(|loss| loss.backward()).expect("gradients");
-    let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
-    let mut vars: Vec<_> = data.iter().collect();
-    vars.sort_by_key(|(name, _)| name.as_str());
-    vars.iter()
-        .map(|(_, var)| {
-            gradients
-                .get(var.as_tensor())
-                .expect("used")
-                .flatten_all()
-                .and_then(|g| g.to_vec1())
-                .expect("values")
-        })
-        .collect()
-}
-
+/// A gradient that candle gives transposed is packed: where stock Gloo computes wrong numbers (pytorch#192920).
 #[test]
-fn variables_that_a_pass_does_not_use_are_named_or_left_alone() {
-    on_ranks(2, |comm| {
-        let varmap = varmap(0.2);
-        linear(2, 2, VarBuilder::from_varmap(&varmap, DType::F32, &CPU).pp("spare"))
-            .expect("a layer");
-        let loss = |ddp: &Ddp| {
-            Net::new(ddp.var_builder()).and_then(|net| net.loss(&rows(0, 4))).expect("a loss")
-        };
+fn gradients_that_are_not_contiguous_are_right() {
+    let results = on_ranks(2, |comm| {
+        let varmap = VarMap::new();
+        let init = candle_nn::Init::Const(1.0);
+        varmap.get((2, 3), "matrix", init, DType::F32, &CPU).expect("a variable");
         let ddp = Ddp::new(&varmap, &comm).expect("equal models");
-        let error = ddp.backward(&loss(&ddp), None).expect_err("unused").to_string();
-        assert!(
-            error.contains("`spare.bias`, `spare.weight`") && error.contains("rank 0"),
-            "{error}"
-        );
-        let options = Options { unused: Unused::Zero, ..small() };
-        let ddp = Ddp::with(&varmap, &comm, Settings { options, ..Settings::default() })
-            .expect("equal models");
-        let (gradients, report) = ddp.backward(&loss(&ddp), None).expect("reduced");
-        assert_eq!(report.unused.len(), 2);
-        let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
-        assert!(gradients.get(data["spare.bias"].as_tensor()).is_none());
+        let matrix = ddp.var_builder().get((2, 3), "matrix").expect("the variable");
+        let factors = Tensor::new(&[[1.0_f32, 2.0], [3.0, 4.0], [5.0, 6.0]], &CPU).expect("values");
+        let factors = (factors * (comm.rank() as f64 + 1.0)).expect("values");
+        let loss =
+            matrix.t().and_then(|t| t.mul(&factors)).and_then(|p| p.sum_all()).expect("a loss");
+        let (gradients, _) = ddp.backward(&loss, None).expect("reduced");
+        gradients.get(ddp.vars()[0].as_tensor()).expect("used").to_vec2::<f32>().expect("values")
     });
-}
-
-#[test]
-fn a_variable_used_from_the_builder_and_directly_is_refused() {
-    on_ranks(2, |comm| {
-        let varmap = varmap(0.2);
-        let ddp = Ddp::new(&varmap, &comm).expect("equal models");
-        let hooked = Net::new(ddp.var_builder()).and_then(|net| net.loss(&rows(0, 4)));
-        let plain = Net::new(VarBuilder::from_varmap(&varmap, DType::F32, &CPU))
-            .and_then(|net| net.loss(&rows(0, 4)));
-        let both = (hooked.expect("a loss") + plain.expect("a loss")).expect("a sum");
-        let error = ddp.backward(&both, None).expect_err("incomplete").to_string();
-        assert!(error.contains("is used both from Ddp::var_builder and directly"), "{error}");
-    });
+    assert_eq!(results[0], [[1.5, 4.5, 7.5], [3.0, 6.0, 9.0]]);
+    assert_eq!(results[0], results[1]);
 }
 
 #[test]
@@ -295,26 +206,6 @@ fn weights_that_differ_are_found_and_files_bring_them_back() {
     std::fs::remove_file(&path).expect("it was there");
 }
 
-/// A gradient that candle gives transposed is packed: where stock Gloo computes wrong numbers (pytorch#192920).
-#[test]
-fn gradients_that_are_not_contiguous_are_right() {
-    let results = on_ranks(2, |comm| {
-        let varmap = VarMap::new();
-        let init = candle_nn::Init::Const(1.0);
-        varmap.get((2, 3), "matrix", init, DType::F32, &CPU).expect("a variable");
-        let ddp = Ddp::new(&varmap, &comm).expect("equal models");
-        let matrix = ddp.var_builder().get((2, 3), "matrix").expect("the variable");
-        let factors = Tensor::new(&[[1.0_f32, 2.0], [3.0, 4.0], [5.0, 6.0]], &CPU).expect("values");
-        let factors = (factors * (comm.rank() as f64 + 1.0)).expect("values");
-        let loss =
-            matrix.t().and_then(|t| t.mul(&factors)).and_then(|p| p.sum_all()).expect("a loss");
-        let (gradients, _) = ddp.backward(&loss, None).expect("reduced");
-        gradients.get(ddp.vars()[0].as_tensor()).expect("used").to_vec2::<f32>().expect("values")
-    });
-    assert_eq!(results[0], [[1.5, 4.5, 7.5], [3.0, 6.0, 9.0]]);
-    assert_eq!(results[0], results[1]);
-}
-
 #[test]
 fn running_means_are_buffers() {
     on_ranks(2, |comm| {
@@ -329,5 +220,68 @@ fn running_means_are_buffers() {
         mean.set(&Tensor::new(&[comm.rank() as f32 + 5.0; 3], &CPU).expect("values")).expect("set");
         ddp.broadcast_buffers().expect("broadcast");
         assert_eq!(values(mean), [5.0; 3]);
+    });
+}
+
+/// Batch normalization changes its running means in place, in the variables that the map holds.
+#[test]
+fn batch_normalization_keeps_its_means_between_steps() {
+    use candle_nn::{BatchNormConfig, ModuleT, batch_norm};
+    on_ranks(2, |comm| {
+        let varmap = VarMap::new();
+        let config = BatchNormConfig::default();
+        batch_norm(6, config, VarBuilder::from_varmap(&varmap, DType::F32, &CPU)).expect("a layer");
+        let ddp = Ddp::new(&varmap, &comm).expect("equal models");
+        assert_eq!(ddp.vars().len(), 2, "weight and bias");
+        for _ in 0..2 {
+            let layer = batch_norm(6, config, ddp.var_builder()).expect("a layer");
+            let from = comm.rank() * 4;
+            let output = layer.forward_t(&rows(from, from + 4), true).expect("forward");
+            let loss = output.sqr().and_then(|squares| squares.mean_all()).expect("a loss");
+            ddp.backward(&loss, None).expect("reduced");
+        }
+        let mean = || {
+            let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
+            values(&data["running_mean"])
+        };
+        let own = mean();
+        assert!(own.iter().any(|&mean| mean != 0.0), "{own:?}");
+        assert!(ddp.compare_weights().is_err(), "each rank has seen other rows");
+        ddp.broadcast_buffers().expect("broadcast");
+        ddp.compare_weights().expect("rank 0's");
+        assert!(comm.rank() != 0 || mean() == own);
+    });
+}
+
+/// Zero-size and 16-bit variables among others.
+#[test]
+fn variables_of_any_float_type_and_size_are_averaged() {
+    on_ranks(2, |comm| {
+        let varmap = VarMap::new();
+        let init = candle_nn::Init::Const(1.0);
+        let types = [("bf", DType::BF16), ("half", DType::F16), ("wide", DType::F64)];
+        for (name, dtype) in types {
+            varmap.get(3, name, init, dtype, &CPU).expect("a variable");
+        }
+        varmap.get((0, 3), "nothing", init, DType::F32, &CPU).expect("a variable");
+        varmap.get((), "scalar", init, DType::F32, &CPU).expect("a variable");
+        let ddp = Ddp::new(&varmap, &comm).expect("equal models");
+        let sum = |names: &[(&str, DType)]| {
+            let builder = ddp.var_builder().set_dtype(DType::F32);
+            let mut loss = builder.get((0, 3), "nothing")?.sum_all()?;
+            loss = (loss + builder.get((), "scalar")?)?;
+            for (name, dtype) in names {
+                let all = builder.get_with_hints_dtype(3, name, init, *dtype)?;
+                loss = (loss + all.to_dtype(DType::F32)?.sum_all()?)?;
+            }
+            loss * (1.0 + 2.0 * comm.rank() as f64)
+        };
+        let (gradients, _) = ddp.backward(&sum(&types).expect("a loss"), None).expect("reduced");
+        for var in ddp.vars() {
+            let gradient = gradients.get(var.as_tensor()).expect("used");
+            assert_eq!((gradient.dims(), gradient.dtype()), (var.dims(), var.dtype()));
+            let all = gradient.to_dtype(DType::F32).and_then(|g| g.flatten_all()?.to_vec1::<f32>());
+            assert!(all.expect("values").iter().all(|&mean| mean == 2.0));
+        }
     });
 }
