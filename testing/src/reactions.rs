@@ -60,13 +60,14 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Kills the last of `ranks` processes while the others wait for it in an all-reduce, `jobs` times. `program` with `arguments`
-/// runs [`process`].
+/// Kills the process of rank `victim` of `ranks` while the others wait for it in an all-reduce, `jobs` times. Rank 0 is the root, which
+/// tells the others of losses. `program` with `arguments` runs [`process`].
 ///
 /// # Errors
 /// When a process cannot be started, or a survivor's call ends otherwise than by the loss.
 pub fn kill(
     ranks: usize,
+    victim: usize,
     jobs: usize,
     transport: Transport,
     program: &Path,
@@ -84,24 +85,30 @@ pub fn kill(
             process.hear::<0>()?;
         }
         thread::sleep(SETTLED);
-        let Some(mut victim) = processes.pop() else { return Ok(Default::default()) };
+        let mut process = processes.remove(victim);
         let killed = now();
-        victim.kill()?;
+        process.kill()?;
         let ended: Vec<[f64; 1]> =
             processes.iter_mut().map(RankProcess::hear).collect::<Result<_, _>>()?;
         let last = ended.iter().map(|[ended]| *ended).fold(0.0, f64::max);
         let time = Duration::from_secs_f64(last).saturating_sub(killed);
         Ok((time, format!("job {job}")))
     };
-    let failure = format!("SIGKILL, {transport:?}");
+    let root = if victim == 0 { " of the root" } else { "" };
+    let failure = format!("SIGKILL{root}, {transport:?}");
     Ok(Figures::new(failure, ranks, (0..jobs).map(job).collect::<Result<_, _>>()?))
 }
 
-/// What a process of [`kill`] does. The last rank waits for its end, the others wait for it in a call.
+/// What a process of [`kill`] does. The victim waits for its end, the others wait for it in a call.
 ///
 /// # Errors
-/// When the rank fails otherwise than by the loss of the last one, or the pipes break.
-pub fn process(rank: usize, ranks: usize, transport: Transport) -> Result<(), MeasureError> {
+/// When the rank fails otherwise than by the victim's loss, or the pipes break.
+pub fn process(
+    rank: usize,
+    ranks: usize,
+    victim: usize,
+    transport: Transport,
+) -> Result<(), MeasureError> {
     let mut output = io::stdout();
     let mut id = [0; UNIQUE_ID_BYTES];
     io::stdin().lock().read_exact(&mut id)?;
@@ -109,11 +116,11 @@ pub fn process(rank: usize, ranks: usize, transport: Transport) -> Result<(), Me
     let comm = Communicator::init(&id, rank, ranks, &config(transport))?;
     comm.barrier()?;
     writeln!(output)?;
-    if rank + 1 == ranks {
+    if rank == victim {
         return Ok(io::stdin().lock().read_to_end(&mut Vec::new()).map(drop)?);
     }
     match all_reduce(&comm, 2) {
-        Err(Error::RankLost { lost, .. }) if lost + 1 == ranks => {}
+        Err(Error::RankLost { lost, .. }) if lost == victim => {}
         outcome => return Err(MeasureError::Outcome { rank, outcome: format!("{outcome:?}") }),
     }
     writeln!(output, "{}", now().as_secs_f64())?;

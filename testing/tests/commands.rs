@@ -53,5 +53,5 @@ fn start_up_stays_lazy() {
 fn every_rank_hears_of_every_failure() {
     let text = run(env!("CARGO_BIN_EXE_annulus-reactions"), &["--ranks", "3", "--jobs", "2"]);
     let rows = text.lines().filter(|line| line.starts_with("| ")).count();
-    assert_eq!(rows, 1 + 8, "{text}");
+    assert_eq!(rows, 1 + 10, "{text}");
 }

@@ -22,6 +22,8 @@ struct Options {
     /// Runs one rank of so many over `--link`.
     #[arg(long, hide = true, num_args = 2, requires = "link")]
     rank_of: Option<Vec<usize>>,
+    #[arg(long, hide = true, default_value_t = 0)]
+    victim: usize,
     #[arg(long, hide = true, value_parser = ["shm", "tcp"])]
     link: Option<String>,
 }
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<(), MeasureError> {
     let transport = |link: &str| if link == "tcp" { Transport::Tcp } else { Transport::Shm };
     if let (Some([rank, ranks]), Some(link)) = (options.rank_of.as_deref(), &options.link) {
-        return process(*rank, *ranks, transport(link));
+        return process(*rank, *ranks, options.victim, transport(link));
     }
     let program = std::env::current_exe()?;
     let jobs = options.jobs.into();
@@ -55,9 +57,12 @@ fn run(options: &Options) -> Result<(), MeasureError> {
         println!("{figures}");
     };
     for &ranks in &options.ranks {
-        for link in ["shm", "tcp"] {
-            let arguments = ["--link", link, "--rank-of"];
-            print(kill(ranks, jobs, transport(link), &program, &arguments)?);
+        for victim in [ranks - 1, 0] {
+            let number = victim.to_string();
+            for link in ["shm", "tcp"] {
+                let arguments = ["--victim", &number, "--link", link, "--rank-of"];
+                print(kill(ranks, victim, jobs, transport(link), &program, &arguments)?);
+            }
         }
         for over in [Transport::Proc, Transport::Shm, Transport::Tcp] {
             print(abort(ranks, jobs, over)?);
