@@ -41,6 +41,25 @@ fn rank_process() {
             });
             rank.join().expect_err("it panics");
         }
+        Ok("joins") => {
+            calls(&comm, Some(3)).expect("nobody has gone yet");
+            let error = comm.join().expect_err("a rank is lost");
+            tell(&comm, &error);
+        }
+        Ok("goes-on") => {
+            calls(&comm, Some(3)).expect("nobody has gone yet");
+            let mut is_alone = false;
+            let error = loop {
+                let mut sum = [1.0_f32; 1000];
+                if let Err(error) = comm.all_reduce(&mut sum, ReduceOp::Sum) {
+                    break error;
+                }
+                if sum[999] == 1.0 && !std::mem::replace(&mut is_alone, true) {
+                    println!("\nalone"); // all others have joined
+                }
+            };
+            tell(&comm, &error);
+        }
         _ => report(&comm),
     }
     // Processes that end would be lost as well, and perhaps noticed first.
@@ -50,9 +69,14 @@ fn rank_process() {
 /// Calls until a rank is lost, and goes on without it.
 fn report(comm: &Communicator) {
     let error = calls(comm, None).expect_err("a rank is lost");
+    tell(comm, &error);
+}
+
+/// Says which rank is lost by `error`, and goes on without it.
+fn tell(comm: &Communicator, error: &Error) {
     let again = comm.barrier().expect_err("broken for good");
     assert_eq!(error.to_string(), again.to_string());
-    match &error {
+    match error {
         Error::RankLost { lost, pid, last_operation, .. } => {
             let known = last_operation.map_or("nothing", |_| "a call");
             println!("\nlost {lost} {pid} {known} {:?} {error}", comm.lost_ranks());
@@ -187,6 +211,34 @@ fn a_killed_process() {
     for transport in ["shm", "tcp"] {
         for (world, victim) in [(2, 0), (2, 1), (4, 0), (4, 2)] {
             lose(world, victim, transport, "kill");
+        }
+    }
+}
+
+/// One is killed while the others, or all but one other, have joined.
+#[test]
+fn a_killed_process_while_others_have_joined() {
+    for transport in ["shm", "tcp"] {
+        // Who is killed, and who has not joined.
+        for (victim, active) in [(0, 0), (2, 2), (0, 1), (2, 0)] {
+            let name = format!("joined-{transport}-{victim}-{active}");
+            let fate = |rank| if rank == active { "goes-on" } else { "joins" };
+            let mut ranks: Vec<_> =
+                (0..4).map(|rank| Rank::start(rank, 4, transport, fate(rank), &name)).collect();
+            assert_eq!(ranks[active].says("alone").as_deref(), Some("alone"), "{name}");
+            let pid = ranks[victim].process.id();
+            ranks[victim].signal(Signal::KILL);
+            let others = || (0..4).filter(|rank| *rank != victim);
+            for rank in others() {
+                let said = ranks[rank].says("lost ").expect("an error, not a hang");
+                let expected = format!("lost {victim} {pid} ");
+                assert!(said.starts_with(&expected), "{name}: rank {rank}: {said}");
+                assert!(said.contains(&format!("[{victim}]")), "{name}: rank {rank}: {said}");
+            }
+            for rank in others() {
+                let said = ranks[rank].says("shrunk ").expect("an outcome, not a hang");
+                assert_eq!(said, "shrunk Ok(3)", "{name}: rank {rank}");
+            }
         }
     }
 }
