@@ -81,6 +81,11 @@ impl<T> Agreement<T> {
         self.members.contains(&rank)
     }
 
+    /// Whether `rank` has asked.
+    pub(super) fn has_asked(&self, rank: u32) -> bool {
+        self.asked.contains_key(&rank)
+    }
+
     /// When the first of those who have asked gives up.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline
@@ -140,6 +145,8 @@ pub(super) enum Outcome {
     Missing { ranks: RankSet, waited: Duration },
     /// The one who gets this is not to go on.
     Excluded { by: u32 },
+    /// The one who gets this waits for so many agreements already.
+    TooMany { most: u32 },
 }
 
 /// Rank to a new root: I was in the job whose root is lost.
@@ -200,6 +207,10 @@ impl Answer {
                 w.u8(3);
                 w.u32(*by);
             }
+            Outcome::TooMany { most } => {
+                w.u8(4);
+                w.u32(*most);
+            }
         }
         w.bytes
     }
@@ -216,6 +227,7 @@ impl Answer {
                 ranks: ranks(&mut r, "missing ranks")?,
             },
             3 => Outcome::Excluded { by: r.u32("rank")? },
+            4 => Outcome::TooMany { most: r.u32("number of agreements")? },
             code => return Err(WireError::Value { field: "outcome", value: code.into() }),
         };
         r.finish("an answer")?;
@@ -332,6 +344,7 @@ mod tests {
                 Outcome::Agreed { nonce: [7; 32], survivors: members.clone() },
                 Outcome::Missing { ranks: members, waited: patience },
                 Outcome::Excluded { by: number },
+                Outcome::TooMany { most: number },
             ] {
                 let answer = Answer { number, outcome };
                 let bytes = answer.encode();

@@ -136,6 +136,11 @@ pub(super) struct Subscriber {
 }
 
 impl Subscriber {
+    /// The communicator's.
+    pub(super) fn tag(&self) -> u64 {
+        self.tag
+    }
+
     /// Whether it is the communicator `tag`'s.
     pub(super) fn is_of(&self, tag: u64) -> bool {
         self.tag == tag

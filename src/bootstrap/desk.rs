@@ -3,9 +3,13 @@
 //! When the root is lost, the lowest rank that is left becomes it: each rank's process is ready to
 //! ([`Standby`]), and each rank [looks for the successor](failover) by itself.
 
+mod early;
 mod failover;
+mod questions;
+#[cfg(test)]
+mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -15,22 +19,21 @@ use annulus_plan::Rank;
 use annulus_transports::acceptor::{Acceptor, Registration};
 use annulus_transports::secret::Secret;
 
-use super::agreement::{Answer, Ask, Outcome, RankSet};
+use super::agreement::{Answer, Outcome};
 use super::connection::{Connection, Inbox};
 use super::control::{LastCall, Subscriber};
 use super::membership::Member;
 use super::notice::{Dispatch, Event, Heartbeat, Loss, Report};
 use super::reactor::{Appointment, Reactor, Timer, lock};
 use super::root::{Standby, Succession};
-use super::settlement::{Settlement, Settlements};
+use super::settlement::Settlements;
 use super::wire::{FrameKind, WireError, frame};
+use early::{Early, EarlyReports};
+use questions::Question;
+pub(super) use questions::Unanswered;
 
-/// Reports about communicators that this rank does not know yet, or no more, that are kept.
-const MAX_KEPT: usize = 256;
 /// Of so many communicators a rank remembers what was agreed last.
 const MAX_SETTLED: usize = 64;
-/// How long the root's last word may be under way.
-const GRACE: Duration = Duration::from_secs(2);
 /// A root that has ended after all of its ranks had left is replaced only if this rank is still there so much later: at the end of a
 /// job everybody leaves.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -71,8 +74,8 @@ struct State {
     subscribers: Vec<Weak<Subscriber>>,
     /// Who has left or was lost, for those who subscribe later.
     gone: Vec<Dispatch>,
-    /// The latest reports, for the same.
-    reports: VecDeque<Dispatch>,
+    /// For the same.
+    early: EarlyReports,
     /// The others have given this rank up.
     expelled: bool,
     /// Questions that somebody waits for an answer to, by their numbers.
@@ -81,13 +84,6 @@ struct State {
     /// What was agreed: the next root may not know.
     settlements: Settlements,
     next_number: u32,
-}
-
-/// What this rank asks the root.
-struct Question {
-    tag: u64,
-    round: u32,
-    exclude: RankSet,
 }
 
 enum RootState {
@@ -102,17 +98,6 @@ enum RootState {
     },
     /// There is none.
     Nobody,
-}
-
-/// Why a question has no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unanswered {
-    /// The others have given this rank up.
-    Expelled,
-    /// No root is left to ask, and none takes over.
-    Nobody,
-    /// The root did not answer before the deadline.
-    Silent,
 }
 
 impl State {
@@ -155,7 +140,7 @@ impl Desk {
                     root_ranks,
                     subscribers: Vec::new(),
                     gone: Vec::new(),
-                    reports: VecDeque::new(),
+                    early: EarlyReports::default(),
                     expelled: false,
                     asked: HashMap::new(),
                     answers: HashMap::new(),
@@ -212,11 +197,23 @@ impl Desk {
         let mut state = lock(&self.state);
         state.subscribers.retain(|other| other.strong_count() > 0);
         state.subscribers.push(Arc::downgrade(subscriber));
-        let missed: Vec<_> = state.gone.iter().chain(&state.reports).cloned().collect();
+        let tag = subscriber.tag();
+        let Early { reports, missed } = state.early.take(tag);
+        let earlier: Vec<_> = state.gone.iter().cloned().chain(reports).collect();
         let has_root = matches!(state.root, RootState::There | RootState::Retired(_));
         drop(state);
-        for dispatch in &missed {
+        for dispatch in &earlier {
             subscriber.deliver(dispatch);
+        }
+        if missed > 0 {
+            // Whatever they said: to go on without it could be to wait for ever.
+            let reason = format!(
+                "more reports about this communicator came before this rank had made its part of it than are kept ({}): dropped {missed}",
+                early::MAX_OF_ONE
+            );
+            let event = Event::Report { tag, report: Report::Broken { reason } };
+            self.tell_root(event.clone());
+            subscriber.deliver(&Dispatch { rank: self.roster.rank, event });
         }
         if !has_root {
             subscriber.root_lost();
@@ -233,15 +230,9 @@ impl Desk {
                 state.expelled |= dispatch.rank == self.roster.rank;
                 state.gone.push(dispatch.clone());
             }
-            // There may be many, and who subscribes later is a communicator of another tag.
-            Event::Report { tag, report: Report::Joined { .. } | Report::Announced { .. } }
-                if state.knows(tag) => {}
-            Event::Report { .. } => {
-                if state.reports.len() == MAX_KEPT {
-                    state.reports.pop_front();
-                }
-                state.reports.push_back(dispatch.clone());
-            }
+            // Those who subscribe later are other communicators.
+            Event::Report { tag, .. } if state.knows(tag) => {}
+            Event::Report { tag, .. } => state.early.keep(tag, dispatch.clone()),
             Event::Stalled { .. }
             | Event::Survey { .. }
             | Event::State { .. }
@@ -346,72 +337,6 @@ impl Desk {
             self.find_successor();
         }
         Some(gone)
-    }
-
-    /// See [`Control::agree`](super::control::Control::agree).
-    pub(super) fn agree(
-        &self,
-        tag: u64,
-        members: RankSet,
-        exclude: RankSet,
-        deadline: Instant,
-    ) -> Result<Outcome, Unanswered> {
-        let mut state = lock(&self.state);
-        let number = state.next_number;
-        state.next_number = number.wrapping_add(1);
-        let round = state.settlements.next_round(tag);
-        state.asked.insert(number, Question { tag, round, exclude: exclude.clone() });
-        let mut asked_in = None;
-        let outcome = loop {
-            if let Some(outcome) = state.answers.remove(&number) {
-                break Ok(outcome);
-            }
-            if state.expelled {
-                break Err(Unanswered::Expelled);
-            }
-            let left = (deadline + GRACE).saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break Err(Unanswered::Silent);
-            }
-            match state.root {
-                RootState::There if asked_in != Some(state.epoch) => {
-                    let patience = deadline.saturating_duration_since(Instant::now());
-                    let (members, exclude) = (members.clone(), exclude.clone());
-                    let ask = Ask { tag, number, round, patience, members, exclude };
-                    state.connection.send(frame(FrameKind::Ask, &ask.encode()).into());
-                    asked_in = Some(state.epoch);
-                }
-                RootState::There | RootState::Missing | RootState::Coming { .. } => {}
-                RootState::Retired(appointment) => {
-                    self.reactor.cancel(appointment);
-                    state.root = RootState::Missing;
-                    drop(state);
-                    self.find_successor();
-                    state = lock(&self.state);
-                    continue;
-                }
-                RootState::Nobody => break Err(Unanswered::Nobody),
-            }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        };
-        state.asked.remove(&number);
-        outcome
-    }
-
-    fn answered(&self, Answer { number, outcome }: Answer) {
-        let mut state = lock(&self.state);
-        if let Some(Question { tag, round, exclude }) = state.asked.remove(&number) {
-            if let Outcome::Agreed { nonce, survivors } = &outcome {
-                let (nonce, survivors) = (*nonce, survivors.clone());
-                let settlement = Settlement { tag, round, nonce, survivors, exclude };
-                // It asked for the round that it knew nothing of, and nobody but the root tells it.
-                let _ = state.settlements.learn(self.roster.rank, settlement);
-            }
-            state.answers.insert(number, outcome);
-        }
-        drop(state);
-        self.changed.notify_all();
     }
 }
 

@@ -262,6 +262,11 @@ impl Root {
                 return Err(damage);
             }
         };
+        if let Some(Seat { rank: Some(first), .. }) = state.seats.get(&seat) {
+            let what = format!("rank {first} describes itself again, as rank {}", record.rank);
+            self.refuse(&mut state, Refusal::Damaged { what });
+            return Err(WireError::Unexpected { kind: FrameKind::Join as u8 });
+        }
         let (rank, patience, heartbeat) = (record.rank, record.patience, record.heartbeat);
         let here = (record.host_id, record.pid) == (self.host_id, std::process::id());
         match &state.phase {

@@ -43,6 +43,14 @@ pub enum ShrinkError {
         /// How long the first that asked waited.
         waited: Duration,
     },
+    /// This rank waits for too many others to be made at the same time.
+    #[error(
+        "this rank shrinks {most} communicators already, and no more at a time: wait until some are done"
+    )]
+    TooMany {
+        /// The most.
+        most: usize,
+    },
     /// The others have declared this rank lost.
     #[error("the other ranks have declared this one lost, and do not listen to it any more")]
     Expelled,
@@ -91,6 +99,9 @@ impl Membership {
             }
             Some(Ok(Outcome::Excluded { by })) => {
                 return Err(ShrinkError::Excluded { by: here(by).unwrap_or(by as Rank) });
+            }
+            Some(Ok(Outcome::TooMany { most })) => {
+                return Err(ShrinkError::TooMany { most: most as usize });
             }
             Some(Err(Unanswered::Expelled)) => return Err(ShrinkError::Expelled),
             Some(Err(Unanswered::Nobody)) => return Err(ShrinkError::NoRoot),

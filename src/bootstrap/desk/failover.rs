@@ -2,8 +2,6 @@
 //! unless they cannot reach the same ones: then the successor [finds out](roll_call).
 
 mod roll_call;
-#[cfg(test)]
-mod tests;
 
 use std::io;
 use std::net::TcpStream;

@@ -11,6 +11,9 @@ use crate::bootstrap::wire::{FrameKind, WireError, frame};
 /// No rank waits longer for an answer.
 const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// A rank may wait for the answers of so many agreements at a time, each of another communicator.
+pub(super) const MAX_OPEN: usize = 64;
+
 impl Root {
     /// The rank of `seat` asks to go on without some.
     pub(super) fn ask(&self, seat: u64, ask: Ask) -> Result<(), WireError> {
@@ -26,6 +29,13 @@ impl Root {
         // The one who tells how it ended may have come first, and who was excluded comes too late.
         if let Some(outcome) = state.settlements.outcome(ask.tag, ask.round, rank) {
             Self::reply(&state, seat, ask.number, outcome);
+            return Ok(());
+        }
+        let asked = |open: &&Open| open.agreement.has_asked(rank);
+        if !state.agreements.contains_key(&(ask.tag, ask.round))
+            && state.agreements.values().filter(asked).count() == MAX_OPEN
+        {
+            Self::reply(&state, seat, ask.number, Outcome::TooMany { most: MAX_OPEN as u32 });
             return Ok(());
         }
         let now = Instant::now();

@@ -31,11 +31,15 @@ fn lost(rank: u32) -> Dispatch {
 }
 
 impl Player {
-    fn comes(root: &Arc<Root>, rank: u32, lost: &[u32]) -> Self {
+    fn sits(root: &Arc<Root>, rank: u32) -> Self {
         let (stream, far) = UnixStream::pair().expect("two sockets");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         root.admit(far.into()).expect("it is not over");
-        let mut player = Self { rank, stream };
+        Self { rank, stream }
+    }
+
+    fn comes(root: &Arc<Root>, rank: u32, lost: &[u32]) -> Self {
+        let mut player = Self::sits(root, rank);
         let rejoin = Rejoin { rank, heartbeat: None, lost: set(lost), left: RankSet::new() };
         player.says(FrameKind::Rejoin, &rejoin.encode());
         player
@@ -267,5 +271,69 @@ fn a_rank_that_tells_of_another_result_loses_its_connection() {
     players[1].says(FrameKind::Settled, &one(2).encode());
     let word = players[0].hears_notice();
     assert!(matches!(word, Dispatch { rank: 1, event: Event::Lost(_) }), "{word:?}");
+    root.end();
+}
+
+/// A member may not hold more of the root than its share.
+#[test]
+fn a_rank_may_wait_for_so_many_agreements_and_no_more() {
+    let root = successor(4, 0);
+    let mut players: Vec<_> = (0..4).map(|rank| Player::comes(&root, rank, &[])).collect();
+    until(|| root.state().phase == Phase::Running);
+    let most = agreements::MAX_OPEN;
+    for tag in 0..=most as u64 {
+        players[0].asks(tag, &[]);
+    }
+    assert_eq!(players[0].hears_answer(), Outcome::TooMany { most: most as u32 });
+    // The same once more is none more, and when it is over there is room.
+    players[0].asks(0, &[]);
+    for player in &mut players[1..3] {
+        player.asks(0, &[3]);
+    }
+    let Outcome::Agreed { survivors, .. } = players[0].hears_answer() else { panic!("agreed") };
+    assert_eq!(survivors, set(&[0, 1, 2]));
+    players[0].asks(most as u64, &[]);
+    until(|| root.state().agreements.contains_key(&(most as u64, 0)));
+    root.end();
+}
+
+#[test]
+fn a_process_may_be_one_rank_only() {
+    let secret = Secret::random().expect("random numbers");
+    let root = Root::new(&secret, [0; 16], false, None).expect("a root");
+    let record = |rank| Record {
+        rank,
+        world: 3,
+        settings: 0,
+        patience: Duration::from_secs(60),
+        heartbeat: None,
+        version: VERSION.into(),
+        pid: 1,
+        host_name: "here".into(),
+        host_id: [0; 16],
+        cores: 1,
+        addresses: Vec::new(),
+        port: 1,
+        unix_name: Vec::new(),
+    };
+    let mut players: Vec<_> = [0, 2]
+        .into_iter()
+        .map(|rank| {
+            let mut player = Player::sits(&root, rank);
+            player.says(FrameKind::Join, &record(rank).encode());
+            until(|| root.state().seats.values().any(|seat| seat.rank == Some(rank)));
+            player
+        })
+        .collect();
+    players[0].says(FrameKind::Join, &record(1).encode());
+    for player in &mut players {
+        let (kind, payload) = player.hears();
+        assert_eq!(kind, FrameKind::Refusal);
+        let refusal = Refusal::decode(&payload).expect("sound");
+        assert!(
+            refusal.to_string().contains("rank 0 describes itself again, as rank 1"),
+            "{refusal}"
+        );
+    }
     root.end();
 }

@@ -1,18 +1,18 @@
 //! Ranks of one process that take each other for processes of their own, and a root that the tests play.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::thread;
 
-use annulus_transports::acceptor::Acceptor;
 use annulus_transports::host::HostId;
-use annulus_transports::secret::Secret;
 
 use super::*;
-use crate::bootstrap::agreement::{Answer, Outcome};
-use crate::bootstrap::desk::{Roster, Unanswered};
-use crate::bootstrap::membership::Member;
-use crate::bootstrap::notice::Dispatch;
+use crate::bootstrap::agreement::RankSet;
+use crate::bootstrap::control::Control;
+use crate::bootstrap::notice::Notice;
+use crate::bootstrap::wire::FRAME_HEAD;
 
 /// The job of ranks 0 to 3. Rank 0 is the root, and has no desk.
 struct Job {
@@ -208,4 +208,47 @@ fn a_candidate_that_leaves_is_not_lost() {
         let known = state.gone.iter().find(|known| known.rank == 1).expect("gone");
         assert_eq!(known.event, Event::Left);
     }
+}
+
+/// The others are far ahead of rank 1, which then makes its part of their communicator.
+#[test]
+fn reports_that_came_too_early_are_not_missed_silently() {
+    let mut job = Job::start();
+    let departed = |tag| {
+        let event = Event::Report { tag, report: Report::Departed { panicked: false } };
+        Dispatch { rank: 3, event }.encode()
+    };
+    job.root_says(1, FrameKind::Notice, &departed(70));
+    for _ in 0..=early::MAX_OF_ONE {
+        job.root_says(1, FrameKind::Notice, &departed(71));
+    }
+    job.root_says(1, FrameKind::Notice, &departed(72));
+    let heard = |tag| {
+        let (sends, hears) = mpsc::channel();
+        let on_notice = Arc::new(move |notice| drop(sends.send(notice)));
+        let control = Control::new(job.desk(1).clone(), tag);
+        let subscription = control.subscribe(&[1, 3], on_notice);
+        drop(subscription);
+        hears.try_iter().collect::<Vec<_>>()
+    };
+    let left = Notice::Left { rank: 1 };
+    // As the last of them it is here when it is heard.
+    let mut last = Vec::new();
+    while last.is_empty() {
+        last = heard(72);
+    }
+    assert_eq!((last, heard(70)), (vec![left.clone()], vec![left]));
+    let notices = heard(71);
+    assert_eq!(notices.len(), early::MAX_OF_ONE + 1);
+    let Some(Notice::Broken { rank: 0, reason }) = notices.last() else { panic!("{notices:?}") };
+    assert!(reason.ends_with("are kept (256): dropped 1"), "{reason}");
+    // The others hear of it.
+    let mut told = vec![0; 200];
+    let stream = job.root[0].as_mut().expect("the root");
+    let count = stream.read(&mut told).expect("a frame");
+    let word = Dispatch::decode(&told[FRAME_HEAD..count]).expect("a notice");
+    assert!(
+        matches!(word.event, Event::Report { tag: 71, report: Report::Broken { .. } }),
+        "{word:?}"
+    );
 }
