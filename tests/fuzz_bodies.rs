@@ -47,6 +47,9 @@ fn the_corpus_holds_sound_frames() {
         ("losses", include_bytes!("../fuzz/corpus/control_frames/losses"), 8),
         ("heartbeat_cut", include_bytes!("../fuzz/corpus/control_frames/heartbeat_cut"), 0),
         ("notices", include_bytes!("../fuzz/corpus/control_frames/notices"), 4),
+        ("stalls", include_bytes!("../fuzz/corpus/control_frames/stalls"), 4),
+        ("surveys", include_bytes!("../fuzz/corpus/control_frames/surveys"), 4),
+        ("stalled_cut", include_bytes!("../fuzz/corpus/control_frames/stalled_cut"), 0),
     ] {
         assert_eq!(read_frames(&data[1..], data[0].into()), frames, "{name}");
     }

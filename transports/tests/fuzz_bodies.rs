@@ -1,5 +1,7 @@
 //! The bodies of the fuzz targets, over the committed corpus and over random input.
 
+#[path = "../../fuzz/bodies/checksum_receiver.rs"]
+mod checksum_receiver;
 #[path = "../../fuzz/bodies/handshake_client.rs"]
 mod handshake_client;
 #[path = "../../fuzz/bodies/handshake_server.rs"]
@@ -23,6 +25,7 @@ use replay::replay;
 
 #[test]
 fn corpus() {
+    replay("checksum_receiver", checksum_receiver::run);
     replay("handshake_server", handshake_server::run);
     replay("handshake_client", handshake_client::run);
     replay("interface_filter", interface_filter::run);
@@ -67,6 +70,17 @@ proptest! {
         let mut data = vec![0; at + 4];
         (data[0], data[1], data[2], data[at + 3]) = (step, turns, 1, mask);
         tcp_inbox::run(&data);
+    }
+
+    #[test]
+    fn checksums_are_compared(data in vec(any::<u8>(), 0..300)) {
+        checksum_receiver::run(&data);
+    }
+
+    /// One byte of a piece between sound ones.
+    #[test]
+    fn checksums_notice_damage(step: u8, turns: u8, length: u8, at: u8, mask in 1_u8..) {
+        checksum_receiver::run(&[step, turns, 0, 9, 1, length, at, mask, 0, 9]);
     }
 
     #[test]
