@@ -12,6 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
 use annulus_plan::Rank;
+use rustix::io::Errno;
 
 use crate::host::HostId;
 pub use filter::{Filter, FilterError};
@@ -135,8 +136,15 @@ pub enum InterfaceError {
         offered: Vec<SocketAddr>,
     },
     /// The system does not list its interfaces.
-    #[error("cannot list the network interfaces: {0}")]
+    #[error("cannot list the network interfaces: {0}{advice}", advice = remedy(.0))]
     Enumerate(#[source] io::Error),
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE) => ": raise the limit on open files with `ulimit -n`",
+        _ => "",
+    }
 }
 
 /// [`own_addresses`], given the facts. `route`: the local address of the route to the root.
@@ -290,6 +298,13 @@ mod tests {
             interface("eth1", "198.51.100.2"),
             interface("ib0", "203.0.113.2"),
         ]
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_is_named_with_its_remedy() {
+        let of = |errno: Errno| InterfaceError::Enumerate(errno.into()).to_string();
+        assert!(of(Errno::MFILE).ends_with("with `ulimit -n`"));
+        assert!(!of(Errno::NOMEM).contains("ulimit"));
     }
 
     const BOTH: &str = "[::]:5000";
