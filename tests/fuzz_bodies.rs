@@ -43,7 +43,7 @@ fn the_corpus_holds_sound_frames() {
         ("table_cut", include_bytes!("../fuzz/corpus/control_frames/table_cut"), 0),
         ("refused_missing", include_bytes!("../fuzz/corpus/control_frames/refused_missing"), 1),
         ("refused_settings", include_bytes!("../fuzz/corpus/control_frames/refused_settings"), 1),
-        ("agreement", include_bytes!("../fuzz/corpus/control_frames/agreement"), 6),
+        ("agreement", include_bytes!("../fuzz/corpus/control_frames/agreement"), 8),
         ("losses", include_bytes!("../fuzz/corpus/control_frames/losses"), 8),
         ("heartbeat_cut", include_bytes!("../fuzz/corpus/control_frames/heartbeat_cut"), 0),
         ("notices", include_bytes!("../fuzz/corpus/control_frames/notices"), 4),

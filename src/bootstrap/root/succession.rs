@@ -137,8 +137,9 @@ impl State {
     /// Who has neither come nor is known to be gone.
     pub(super) fn absent(&self) -> Vec<u32> {
         let world = self.successor.as_ref().map_or(0, |succession| succession.world);
-        let came = |rank: &u32| self.gone.contains_key(rank) || self.seat_of(*rank).is_some();
-        (0..world).filter(|rank| !came(rank)).collect()
+        let came: RankSet = self.seats.values().filter_map(|seat| seat.rank).collect();
+        let is_absent = |rank: &u32| !came.contains(rank) && !self.gone.contains_key(rank);
+        (0..world).filter(is_absent).collect()
     }
 }
 
@@ -194,11 +195,14 @@ impl Root {
             return;
         }
         let Some(Succession { world, own, .. }) = state.successor.clone() else { return };
-        let mut came: Vec<u32> = state.seats.values().filter_map(|seat| seat.rank).collect();
-        came.sort_by_key(|rank| (*rank != own, *rank));
-        for rank in came {
-            // Whoever is gone by the word of one before has no say.
-            let seat = state.seat_of(rank).and_then(|seat| state.seats.get_mut(&seat));
+        let has_said = |(_, seat): &(&u64, &Seat)| seat.rejoin.is_some();
+        let came = state.seats.iter().filter(has_said);
+        let mut came: Vec<(u32, u64)> =
+            came.filter_map(|(number, seat)| Some((seat.rank?, *number))).collect();
+        came.sort_by_key(|(rank, _)| (*rank != own, *rank));
+        for (rank, seat) in came {
+            // Whoever is gone by the word of one before has no seat any more, and no say.
+            let seat = state.seats.get_mut(&seat);
             let Some(said) = seat.and_then(|seat| seat.rejoin.take()) else { continue };
             let others = |other: &u32| *other < world && *other != own && *other != rank;
             for left in said.left.into_iter().filter(others) {
