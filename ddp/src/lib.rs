@@ -81,7 +81,7 @@
 //! | `register_comm_hook`, PowerSGD, `fp16_compress_hook` | [`Reducer::with_hook`], [`hooks`] |
 //! | post-local SGD, `PeriodicModelAverager` | [`hooks::LocalSgd`], [`hooks::PeriodicAverage`], [`hooks::average_values`]; `Ddp::average_variables` |
 //! | `GradScaler` | [`LossScaler`]; `Ddp::backward_scaled` |
-//! | `clip_grad_norm_` | [`Reducer::gradient_norm`], [`Reducer::scale_gradients`]; `Ddp::clip_gradients` |
+//! | `clip_grad_norm_` | [`Reducer::gradient_norm`], [`Reducer::scale_gradients`], [`ShardedOptimizer::clip`]; `Ddp::clip_gradients` |
 //! | `DistributedSampler` | [`DistributedSampler`], index for index |
 //! | `ZeroRedundancyOptimizer` | [`ShardedOptimizer`], with [`hooks::ReduceScatter`] also for gradients; `Ddp::sharded` |
 //! | `torch.save` on rank 0, then a barrier | [`Checkpoint::save`]; `Ddp::save` |

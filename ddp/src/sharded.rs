@@ -1,6 +1,6 @@
 //! An optimizer whose state is divided among the ranks: ZeRO.
 
-use annulus::Allocation;
+use annulus::{Allocation, ReduceOp};
 
 use crate::float::with_float;
 use crate::reducer::BucketLayout;
@@ -130,6 +130,36 @@ impl<O: Elementwise> ShardedOptimizer<O> {
             }
         }
         Ok(())
+    }
+
+    /// Shortens the averaged gradients so that their norm, over all parameters, is at most `limit`. Returns the norm that
+    /// they had, the same on every rank; one that is not finite changes nothing. Blocks; all ranks must call it, before
+    /// [`step`](Self::step).
+    ///
+    /// Each rank looks at its own part, so that it is right with [`ReduceScatter`](crate::hooks::ReduceScatter) too.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn clip(&self, reducer: &Reducer, limit: f64) -> Result<f64, Error> {
+        if let Some(rank) = reducer.joined() {
+            return Err(Error::Joined { rank });
+        }
+        let comm = reducer.communicator();
+        let square = |(index, bucket): (usize, &BucketLayout)| -> f64 {
+            let part = bucket.shard(comm.rank(), comm.world_size());
+            with_float!(bucket.dtype, T => {
+                reducer.with_bucket(index, |values: &mut [T]| {
+                    values[part].iter().map(|value| f64::from(value.to_f32()).powi(2)).sum()
+                })
+            })
+        };
+        let mut squares = [reducer.buckets().iter().enumerate().map(square).sum::<f64>()];
+        comm.all_reduce(&mut squares, ReduceOp::Sum)?;
+        let norm = squares[0].sqrt();
+        if norm.is_finite() && norm > limit {
+            reducer.scale_gradients(limit / norm);
+        }
+        Ok(norm)
     }
 
     /// Bytes of state on this rank.

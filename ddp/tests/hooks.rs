@@ -329,6 +329,36 @@ fn sharded_optimizers_step_as_whole_ones_do_with_a_part_of_the_state() {
     }
 }
 
+#[test]
+fn sharded_gradients_are_clipped_by_the_norm_over_all_ranks() {
+    let clip = |comm: &Communicator, hook: Box<dyn Hook>| {
+        let reducer =
+            Reducer::with_hook(comm, model(), Options::default(), hook).expect("equal models");
+        let sgd = Sgd { rate: 1.0, momentum: 0.0, weight_decay: 0.0 };
+        let mut weights: Vec<Vec<f32>> =
+            model().parameters.iter().map(|p| vec![0.0; p.count()]).collect();
+        let mut sharded =
+            ShardedOptimizer::new(&reducer, sgd, |_, place| place.fill(0.0)).expect("memory");
+        step(&reducer, comm, 0);
+        let norm = sharded.clip(&reducer, 0.5).expect("all ranks");
+        let clipped = sharded.clip(&reducer, 1e9).expect("all ranks");
+        assert!((clipped - 0.5).abs() < 1e-5, "{clipped}");
+        sharded
+            .step(&reducer, |index, new| weights[index].copy_from_slice(new))
+            .expect("all ranks");
+        (norm, weights.concat())
+    };
+    let (expected, whole) = on_ranks(1, |comm| clip(&comm, Box::new(AllReduce))).remove(0);
+    let length = whole.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+    assert!(expected > 1.0 && (length - 0.5).abs() < 1e-5, "{expected} {length}");
+    let hooks: [fn() -> Box<dyn Hook>; 2] = [|| Box::new(AllReduce), || Box::new(ReduceScatter)];
+    let [with_all, with_parts] = hooks.map(|hook| on_ranks(3, |comm| clip(&comm, hook())));
+    for (all, parts) in with_all.iter().zip(&with_parts) {
+        assert!((all.0 - parts.0).abs() < 1e-6 * all.0 && all.0 == with_all[0].0);
+        assert!(largest_difference(&all.1, &parts.1) < 1e-6);
+    }
+}
+
 /// One step of AdamW by hand.
 #[test]
 fn adam_is_the_published_formula() {

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use annulus_ddp::Error;
+use annulus_ddp::candle::keep_freed_memory;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap, loss::cross_entropy};
@@ -33,6 +34,8 @@ impl Replica {
 }
 
 pub(crate) fn run(replicas: usize, arguments: &Arguments) -> Result<Outcome, Error> {
+    // As with ranks: the two ways are to differ in what they are called for only.
+    keep_freed_memory();
     let digits = Digits::read().map_err(|problem| Error::Setting { setting: "digits", problem })?;
     let all: Vec<Replica> =
         (0..replicas).map(|_| Replica::new(&variables()?)).collect::<candle_core::Result<_>>()?;

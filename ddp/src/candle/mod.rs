@@ -227,7 +227,8 @@ impl Ddp {
 
     /// Shortens the averaged gradients of the last [`backward`](Self::backward) so that their norm, over all variables, is at
     /// most `limit`. Returns the norm that they had, the same on every rank; one that is not finite changes nothing. Does not
-    /// communicate.
+    /// communicate. Where each rank has a part of the gradients only,
+    /// [`ShardedOptimizer::clip`](crate::ShardedOptimizer::clip) is the call.
     ///
     /// # Errors
     /// [`Error::Candle`].
@@ -418,7 +419,9 @@ impl From<candle_core::Error> for Error {
 /// the next: a backward pass through layers of 4 MiB took twice as long. glibc raises both of its thresholds when a large block is freed
 /// (mallopt(3), `M_MMAP_THRESHOLD`), so one that nobody touches, just below the largest that counts, does it.
 /// Other allocators are not affected.
-fn keep_freed_memory() {
+///
+/// [`Ddp::new`] calls it; training without a [`Ddp`] gains by it too.
+pub fn keep_freed_memory() {
     const LARGEST_THAT_COUNTS: usize = (32 << 20) - (64 << 10);
     drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGEST_THAT_COUNTS)));
 }
