@@ -12,6 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 const TRANSPORT: &str = "ANNULUS_TEST_LOSS_TRANSPORT";
 /// What the rank does when it has made some calls.
 const FATE: &str = "ANNULUS_TEST_LOSS_FATE";
+/// Seconds of heartbeat, if it is not one.
+const HEARTBEAT: &str = "ANNULUS_TEST_LOSS_HEARTBEAT";
 
 /// Not a test by itself: what each rank's process runs, with a launcher's variables. It calls until a call fails, prints what
 /// it got, and goes when it is told to.
@@ -20,7 +22,8 @@ fn rank_process() {
     let Some(transport) = std::env::var_os(TRANSPORT) else { return };
     let mut config = Config::default();
     config.timeout = Duration::from_secs(60);
-    config.heartbeat = Some(Duration::from_secs(1));
+    let heartbeat = std::env::var(HEARTBEAT).map_or(1, |text| text.parse().expect("seconds"));
+    config.heartbeat = Some(Duration::from_secs(heartbeat));
     config.transport = transport.to_str().and_then(Transport::from_name).expect("a transport");
     let launch = Launch::from_env().expect("a launch");
     let comm = Communicator::launched(&launch, &config).expect("ranks meet");
@@ -117,7 +120,19 @@ struct Rank {
 
 impl Rank {
     fn start(rank: usize, world: usize, transport: &str, fate: &str, name: &str) -> Self {
+        Self::start_with(rank, world, transport, fate, name, 1)
+    }
+
+    fn start_with(
+        rank: usize,
+        world: usize,
+        transport: &str,
+        fate: &str,
+        name: &str,
+        heartbeat: u64,
+    ) -> Self {
         let mut process = Command::new(std::env::current_exe().expect("this test"))
+            .env(HEARTBEAT, heartbeat.to_string())
             .args(["--exact", "rank_process", "--nocapture", "--test-threads=1"])
             .env(TRANSPORT, transport)
             .env(FATE, fate)
@@ -211,6 +226,26 @@ fn a_killed_process() {
     for transport in ["shm", "tcp"] {
         for (world, victim) in [(2, 0), (2, 1), (4, 0), (4, 2)] {
             lose(world, victim, transport, "kill");
+        }
+    }
+}
+
+/// The new root need not wait for it until a heartbeat has passed, which is longer here than the ranks wait.
+#[test]
+fn a_process_that_dies_with_the_root() {
+    for transport in ["shm", "tcp"] {
+        let name = format!("with-root-{transport}");
+        let start = |rank| Rank::start_with(rank, 4, transport, "survives", &name, 300);
+        let mut ranks: Vec<_> = (0..4).map(start).collect();
+        for rank in &mut ranks {
+            rank.says("works").expect("calls succeed");
+        }
+        for victim in [2, 0] {
+            ranks[victim].signal(Signal::KILL);
+        }
+        for rank in [1, 3] {
+            let said = ranks[rank].says("shrunk ").expect("an outcome, not a hang");
+            assert_eq!(said, "shrunk Ok(2)", "{name}: rank {rank}");
         }
     }
 }
