@@ -40,7 +40,7 @@ pub(super) mod purpose {
     pub(in super::super) const OFFER: u8 = 4;
 }
 
-/// How often a call that waits for a descriptor looks whether the communicator has failed.
+/// How often a call that waits for a descriptor, or for an answer to its offer, looks whether the communicator has failed.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long a rank waits for a lower one to connect before it offers a connection of its own. Mostly both come to a call at
 /// about the same time, and one connection is enough.
