@@ -33,7 +33,7 @@ use questions::Question;
 pub(super) use questions::Unanswered;
 
 /// Of so many communicators a rank remembers what was agreed last.
-const MAX_SETTLED: usize = 64;
+const MAX_SETTLED: usize = 256;
 /// A root that has ended after all of its ranks had left is replaced only if this rank is still there so much later: at the end of a
 /// job everybody leaves.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use annulus_plan::Rank;
+use annulus_plan::tuner::MAX_CHANNELS;
 use annulus_transports::acceptor::{Handler, Stream};
 use annulus_transports::connect::{
     ConnectError, Patience, connect_tcp, connect_tcp_with_session, connect_unix,
@@ -50,6 +51,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// A rank may connect, send, and leave: its connection may be under way for so long when the news of its leave is here.
 const UNDER_WAY: Duration = Duration::from_secs(1);
+
+/// More sockets than two ranks ever have between them.
+const MOST_SOCKETS: usize = 4 * MAX_CHANNELS;
+/// So many requests for segments may wait until this rank can answer.
+const MOST_WAITING: usize = 4096;
 
 /// Where a rank can be reached.
 #[derive(Clone, Debug)]
@@ -320,13 +326,18 @@ impl SegmentSource for Peers {
 
 impl Handler for Peers {
     fn accepted(&self, hello: Hello, stream: Stream, session: Option<Session>) {
+        // 0: a peer knows of this rank before this rank knows how many there are.
+        let world = lock(&self.reach).len();
         let mut state = lock(&self.state);
         if state.closed {
             return;
         }
         let peer = hello.rank as Rank;
         let key = (peer, hello.index as usize);
+        let is_socket = key.1 < MOST_SOCKETS && (world == 0 || peer < world);
         match (hello.purpose, stream) {
+            // No rank needs such a one: a member that opens sockets without end must not exhaust this process's descriptors.
+            (purpose::DATA | purpose::OFFER, _) if !is_socket => {}
             (purpose::DATA, Stream::Tcp(stream)) if peer < self.rank => {
                 state.streams.arrived(key, Wire { stream, session });
                 drop(state);
@@ -345,7 +356,10 @@ impl Handler for Peers {
                     drop(state);
                     hand_over(&segments, hello.index, &stream);
                 }
-                None => state.waiting.push((hello.index, stream)),
+                None if state.waiting.len() < MOST_WAITING => {
+                    state.waiting.push((hello.index, stream))
+                }
+                None => {}
             },
             // Another version's purpose, or not what ranks do in this order: closing the stream says so.
             _ => {}

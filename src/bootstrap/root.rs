@@ -43,7 +43,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 const LONGEST_LINGER: Duration = Duration::from_secs(10);
 
 /// Of so many communicators a root remembers what was agreed last.
-const MAX_SETTLED: usize = 1024;
+const MAX_SETTLED: usize = 4096;
 
 /// The roots of this process. Each stays until its last rank has left; nobody else holds it, because the
 /// process that makes a unique id need not keep it.

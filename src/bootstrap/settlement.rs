@@ -31,7 +31,7 @@ pub(super) struct Contradiction;
 pub(super) struct Settlements {
     most: usize,
     latest: HashMap<u64, Known>,
-    /// In the order in which they came to be known, for forgetting.
+    /// The one whose latest round is the oldest first, for forgetting.
     order: VecDeque<u64>,
 }
 
@@ -80,6 +80,8 @@ impl Settlements {
         }
         if settlement.round > known.settlement.round {
             known.settlement = settlement;
+            self.order.retain(|other| *other != tag);
+            self.order.push_back(tag);
         }
         Ok(())
     }
@@ -198,6 +200,9 @@ mod tests {
         }
         assert_eq!(known.iter().map(|one| one.tag).collect::<Vec<_>>(), [7, 8, 9]);
         assert_eq!((known.outcome(6, 0, 1), known.latest.len()), (None, 3));
+        known.learn(1, settlement(7, 1, &[1], &[])).expect("the next round");
+        known.learn(1, settlement(10, 0, &[1], &[])).expect("new");
+        assert_eq!(known.iter().map(|one| one.tag).collect::<Vec<_>>(), [9, 7, 10]);
     }
 
     proptest! {

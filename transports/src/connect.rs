@@ -59,6 +59,8 @@ impl From<Instant> for Patience<'_> {
 
 /// How often to look whether a connection is still wanted.
 const LOOK: Duration = Duration::from_millis(20);
+/// The last look.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 
 /// Connects to rank `hello.target` at the first of `addresses` that leads there, and proves
 /// knowledge of `secret`. Blocks, at most as long as `patience` lasts. `TCP_NODELAY` is set on the result.
@@ -278,7 +280,10 @@ fn shake_hands<S: Transport>(
                 Err(error) => return Err(AttemptError::Broken(error)),
             }
         }
-        stream.set_patience(Some(next_look(patience)?)).map_err(AttemptError::Broken)?;
+        // What is here already counts, also if this thread was kept from looking for too long.
+        let is_over = patience.left().is_zero();
+        let look = if is_over { SHORTEST_LOOK } else { next_look(patience)? };
+        stream.set_patience(Some(look)).map_err(AttemptError::Broken)?;
         let wanted = handshake.wants().min(buffer.len());
         match stream.read(&mut buffer[..wanted]) {
             Ok(0) => {
@@ -288,7 +293,10 @@ fn shake_hands<S: Transport>(
             Ok(count) => {
                 handshake.receive(&buffer[..count]).map_err(AttemptError::Handshake)?;
             }
-            Err(error) if is_passing(&error) => {}
+            Err(error) if is_passing(&error) && !is_over => {}
+            Err(error) if is_passing(&error) => {
+                return Err(AttemptError::Broken(Errno::TIMEDOUT.into()));
+            }
             Err(error) => return Err(AttemptError::Broken(error)),
         }
     };

@@ -32,8 +32,9 @@ impl Root {
             return Ok(());
         }
         let asked = |open: &&Open| open.agreement.has_asked(rank);
-        if !state.agreements.contains_key(&(ask.tag, ask.round))
-            && state.agreements.values().filter(asked).count() == MAX_OPEN
+        let here = state.agreements.get(&(ask.tag, ask.round));
+        if here.filter(asked).is_none()
+            && state.agreements.values().filter(asked).count() >= MAX_OPEN
         {
             Self::reply(&state, seat, ask.number, Outcome::TooMany { most: MAX_OPEN as u32 });
             return Ok(());
@@ -93,7 +94,7 @@ impl Root {
         self.settle(state);
     }
 
-    /// Answers wherever all have asked who are still there.
+    /// Answers wherever all have asked who are still there. Where nobody asks any more, there is nothing to answer.
     pub(super) fn settle(&self, state: &mut State) {
         let gone: Vec<u32> = state.gone.keys().copied().collect();
         let mut settled = Vec::new();
@@ -105,6 +106,13 @@ impl Root {
                 settled.push((*key, survivors));
             }
         }
+        state.agreements.retain(|_, open| {
+            let is_asked = open.agreement.askers().next().is_some();
+            if !is_asked {
+                self.reactor.cancel(open.appointment);
+            }
+            is_asked
+        });
         for (key, survivors) in settled {
             state.agreed += 1;
             let nonce = *self.entropy.derive(&state.agreed.to_le_bytes()).as_bytes();

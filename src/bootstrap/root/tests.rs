@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use super::*;
 use crate::bootstrap::agreement::{Answer, Outcome, RankSet};
-use crate::bootstrap::notice::{Dispatch, Loss};
+use crate::bootstrap::notice::{Dispatch, Loss, Report};
 use crate::bootstrap::wire::{FRAME_HEAD, frame_head};
 
 /// A rank, at the other end of its seat.
@@ -285,6 +285,16 @@ fn a_rank_may_wait_for_so_many_agreements_and_no_more() {
         players[0].asks(tag, &[]);
     }
     assert_eq!(players[0].hears_answer(), Outcome::TooMany { most: most as u32 });
+    // Neither one that another rank has opened.
+    players[1].asks(1000, &[]);
+    until(|| root.state().agreements.contains_key(&(1000, 0)));
+    players[0].asks(1000, &[]);
+    assert_eq!(players[0].hears_answer(), Outcome::TooMany { most: most as u32 });
+    // One that nobody asks for any more is forgotten.
+    let report = Report::Departed { panicked: false };
+    let word = Dispatch { rank: 1, event: Event::Report { tag: 1000, report } };
+    players[1].says(FrameKind::Notice, &word.encode());
+    until(|| !root.state().agreements.contains_key(&(1000, 0)));
     // The same once more is none more, and when it is over there is room.
     players[0].asks(0, &[]);
     for player in &mut players[1..3] {
