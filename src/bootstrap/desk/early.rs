@@ -1,26 +1,28 @@
 //! Reports about communicators that this rank has not made its part of yet: the others may be ahead. No socket, no clock.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::bootstrap::notice::Dispatch;
 
 /// Most reports that are kept of one communicator.
-pub(super) const MAX_OF_ONE: usize = 256;
-/// Most reports that are kept at all; then the communicator goes without that has waited longest.
-const MAX_REPORTS: usize = 4096;
-/// Of so many communicators it is known that reports were dropped. Only a member that makes communicators up comes to more.
-const MAX_MARKS: usize = 1 << 16;
+pub(super) const MAX_OF_ONE: usize = 128;
+/// Most reports that are kept at all; then the oldest goes.
+const MAX_REPORTS: usize = 256;
+/// Of so many communicators it is known that reports were dropped.
+const MAX_MARKS: usize = 1 << 12;
+/// So many communicators that this rank has had are known, whose last reports nobody waits for.
+const MAX_PAST: usize = 64;
 
 /// Keeps them until they are asked for, and knows what it could not keep. Most are of communicators to which this rank
 /// will never belong.
 #[derive(Debug, Default)]
 pub(super) struct EarlyReports {
-    by_tag: HashMap<u64, Early>,
-    /// The communicators of which reports are kept, in the order of the first.
-    kept: VecDeque<u64>,
-    /// Those of which they are not any more.
-    dropped: VecDeque<u64>,
-    total: usize,
+    /// With their communicators, the oldest first.
+    reports: VecDeque<(u64, Dispatch)>,
+    /// How many were dropped, by communicator.
+    dropped: VecDeque<(u64, u64)>,
+    /// The communicators that have been taken.
+    past: VecDeque<u64>,
 }
 
 /// What came about one communicator.
@@ -34,43 +36,44 @@ pub(super) struct Early {
 impl EarlyReports {
     /// `report` is about the communicator `tag`.
     pub(super) fn keep(&mut self, tag: u64, report: Dispatch) {
-        let early = self.by_tag.entry(tag).or_insert_with(|| {
-            self.kept.push_back(tag);
-            Early::default()
-        });
-        if early.missed > 0 || early.reports.len() == MAX_OF_ONE {
-            early.missed += 1;
-            return;
+        if self.past.contains(&tag) {
+            return; // this rank has dropped it
         }
-        early.reports.push(report);
-        self.total += 1;
-        while self.total > MAX_REPORTS
-            && let Some(oldest) = self.kept.pop_front()
+        // One communicator's burst displaces no other's.
+        if self.reports.iter().filter(|(other, _)| *other == tag).count() == MAX_OF_ONE {
+            return self.miss(tag);
+        }
+        if self.reports.len() == MAX_REPORTS
+            && let Some((oldest, _)) = self.reports.pop_front()
         {
-            self.drop_reports(oldest);
+            self.miss(oldest);
         }
+        self.reports.push_back((tag, report));
     }
 
-    fn drop_reports(&mut self, tag: u64) {
-        if let Some(early) = self.by_tag.get_mut(&tag) {
-            self.total -= early.reports.len();
-            early.missed += std::mem::take(&mut early.reports).len() as u64;
-            self.dropped.push_back(tag);
+    fn miss(&mut self, tag: u64) {
+        if let Some((_, missed)) = self.dropped.iter_mut().find(|(other, _)| *other == tag) {
+            *missed += 1;
+            return;
         }
-        if self.dropped.len() > MAX_MARKS
-            && let Some(oldest) = self.dropped.pop_front()
-        {
-            self.by_tag.remove(&oldest);
+        if self.dropped.len() == MAX_MARKS {
+            self.dropped.pop_front();
         }
+        self.dropped.push_back((tag, 1));
     }
 
     /// What came about `tag`; from now on nobody need keep it.
     pub(super) fn take(&mut self, tag: u64) -> Early {
-        let Some(early) = self.by_tag.remove(&tag) else { return Early::default() };
-        self.total -= early.reports.len();
-        self.kept.retain(|other| *other != tag);
-        self.dropped.retain(|other| *other != tag);
-        early
+        if self.past.len() == MAX_PAST {
+            self.past.pop_front();
+        }
+        self.past.push_back(tag);
+        let of_tag = self.reports.iter().filter(|(other, _)| *other == tag);
+        let reports = of_tag.map(|(_, report)| report.clone()).collect();
+        self.reports.retain(|(other, _)| *other != tag);
+        let missed = self.dropped.iter().find(|(other, _)| *other == tag).map_or(0, |mark| mark.1);
+        self.dropped.retain(|(other, _)| *other != tag);
+        Early { reports, missed }
     }
 }
 
@@ -94,24 +97,20 @@ mod tests {
         assert_eq!(early.take(1), Early { reports: vec![report(1, 7)], missed: 0 });
         let burst = early.take(2);
         assert_eq!((burst.reports.len(), burst.missed), (MAX_OF_ONE, 10_000 - MAX_OF_ONE as u64));
-        assert_eq!((early.take(2), early.total), (Early::default(), 0));
-        assert!(early.kept.is_empty() && early.dropped.is_empty() && early.by_tag.is_empty());
+        early.keep(2, report(2, 0));
+        assert_eq!(early.take(2), Early::default(), "nobody asks for it again");
+        assert!(early.reports.is_empty() && early.dropped.is_empty());
     }
 
     #[test]
     fn what_is_dropped_is_counted() {
         let mut early = EarlyReports::default();
-        for tag in 0..100_000 {
+        for tag in 0..10_000 {
             early.keep(tag, report(tag, 0));
             early.keep(tag, report(tag, 1));
-            assert!(early.total <= MAX_REPORTS);
         }
-        assert!(early.by_tag.len() <= MAX_MARKS + MAX_REPORTS);
-        assert_eq!(early.take(99_999).reports, [report(99_999, 0), report(99_999, 1)]);
-        let (reports, missed) = (Vec::new(), 2);
-        assert_eq!(early.take(90_000), Early { reports, missed });
-        // It may go on meanwhile.
-        early.keep(90_001, report(90_001, 2));
-        assert_eq!(early.take(90_001).missed, 3);
+        assert_eq!((early.reports.len(), early.dropped.len()), (MAX_REPORTS, MAX_MARKS));
+        assert_eq!(early.take(9_999).reports, [report(9_999, 0), report(9_999, 1)]);
+        assert_eq!(early.take(9_000), Early { reports: Vec::new(), missed: 2 });
     }
 }

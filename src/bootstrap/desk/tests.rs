@@ -241,7 +241,7 @@ fn reports_that_came_too_early_are_not_missed_silently() {
     let notices = heard(71);
     assert_eq!(notices.len(), early::MAX_OF_ONE + 1);
     let Some(Notice::Broken { rank: 0, reason }) = notices.last() else { panic!("{notices:?}") };
-    assert!(reason.ends_with("are kept (256): dropped 1"), "{reason}");
+    assert!(reason.ends_with("are kept (128): dropped 1"), "{reason}");
     // The others hear of it.
     let mut told = vec![0; 200];
     let stream = job.root[0].as_mut().expect("the root");
