@@ -44,8 +44,14 @@ pub(super) struct Roster {
     pub(super) rank: u32,
     pub(super) members: Arc<[Member]>,
     pub(super) secret: Secret,
-    /// Both ends of the control connection may be silent for so long.
-    pub(super) heartbeat: Option<Duration>,
+    /// By rank: both ends of its control connection may be silent for so long.
+    pub(super) heartbeats: Arc<[Option<Duration>]>,
+}
+
+impl Roster {
+    fn heartbeat(&self) -> Option<Duration> {
+        *self.heartbeats.get(self.rank as usize)?
+    }
 }
 
 /// See the module.
@@ -60,7 +66,7 @@ pub(super) struct Desk {
     /// This rank's own root, should it become one.
     standby: Arc<Standby>,
     /// Opens the door to it.
-    _door: Registration,
+    door: OnceLock<Registration>,
 }
 
 struct State {
@@ -121,14 +127,13 @@ impl Desk {
             world: roster.members.len() as u32,
             own: roster.rank,
             here: roster.members.iter().filter(here).map(|member| member.joined_as).collect(),
+            heartbeats: roster.heartbeats.clone(),
         };
         let host_id = own.host_id.to_bytes();
         let desk = Arc::new_cyclic(|this: &Weak<Self>| {
             let desk = this.clone();
-            let visited = Box::new(move || desk.upgrade()?.visited());
+            let visited = Box::new(move || desk.upgrade().ok_or(Box::new(Event::Left))?.visited());
             let standby = Arc::new(Standby::new(&roster.secret, host_id, succession, visited));
-            let secret = Standby::secret(&roster.secret);
-            let door = acceptor.register(&secret, roster.rank as Rank, standby.clone());
             let inbox = DeskInbox { desk: this.clone(), epoch: 0 };
             Self {
                 roster,
@@ -151,9 +156,13 @@ impl Desk {
                 last_call: OnceLock::new(),
                 this: this.clone(),
                 standby,
-                _door: door,
+                door: OnceLock::new(),
             }
         });
+        // Only now: to whoever comes to a desk that is not there, it is there no more.
+        let secret = Standby::secret(&desk.roster.secret);
+        let door = acceptor.register(&secret, desk.roster.rank as Rank, desk.standby.clone());
+        let _ = desk.door.set(door);
         let connection = desk.connection();
         desk.listen_to(&connection)?;
         Ok(desk)
@@ -170,7 +179,7 @@ impl Desk {
 
     fn listen_to(&self, connection: &Arc<Connection>) -> io::Result<()> {
         connection.watch(&self.reactor)?;
-        if let Some(patience) = self.roster.heartbeat {
+        if let Some(patience) = self.roster.heartbeat() {
             connection.beat(&self.reactor, patience);
         }
         Ok(())
@@ -323,11 +332,12 @@ impl Desk {
         self.changed.notify_all();
     }
 
-    /// Another rank takes this one for the root's successor. Says who is gone; `None`: this rank is, or finds no root.
-    fn visited(&self) -> Option<Vec<Dispatch>> {
+    /// Another rank takes this one for the root's successor. Says who is gone; an error: this rank is, or finds no root.
+    fn visited(&self) -> Result<Vec<Dispatch>, Box<Event>> {
         let mut state = lock(&self.state);
         if state.expelled || matches!(state.root, RootState::Nobody) {
-            return None;
+            let noticed = "it has been given up itself, or finds no root of the job".into();
+            return Err(Box::new(Event::Lost(Loss { noticed, last_operation: None })));
         }
         let gone = state.gone.clone();
         if let RootState::Retired(appointment) = state.root {
@@ -336,7 +346,7 @@ impl Desk {
             drop(state);
             self.find_successor();
         }
-        Some(gone)
+        Ok(gone)
     }
 }
 

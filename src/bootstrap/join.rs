@@ -184,12 +184,13 @@ impl Membership {
             .filter(|r| (r.host_id, r.pid) == (table.root_host_id, table.root_pid))
             .map(|r| r.rank)
             .collect();
+        let heartbeats = table.records.iter().map(|record| record.heartbeat).collect();
         let members: Arc<[Member]> = table.records.into_iter().map(member).collect();
         let roster = Roster {
             rank: rank as u32,
             members: members.clone(),
             secret: secret.clone(),
-            heartbeat: options.heartbeat,
+            heartbeats,
         };
         let desk = Desk::start(stream.into(), roster, root_ranks, &acceptor)
             .map_err(BootstrapError::io("watch the control connection"))?;

@@ -29,12 +29,18 @@ const LONGEST_SLICE: Duration = Duration::from_secs(2);
 /// How long a candidate that does not refuse may take, where no heartbeat says.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How it is noticed that a process has ended.
+const REFUSES: &str = "its process refuses connections since the root of the job is lost";
+
 /// What came of one attempt.
-enum Attempt {
+#[derive(Debug)]
+pub(super) enum Attempt {
     Connected(TcpStream),
-    /// There is no such process any more.
+    /// This host says that there is no such process any more.
+    Ended,
+    /// Another host says so; or a firewall on the way does, and it lives.
     Refused,
-    /// It may yet answer.
+    /// It may yet answer, or cannot be reached at all.
     Silent,
 }
 
@@ -65,12 +71,12 @@ impl Desk {
         (0..self.roster.members.len() as u32).find(|rank| !gone(rank))
     }
 
-    fn attempt(&self, candidate: u32, slice: Duration) -> Attempt {
+    pub(super) fn attempt(&self, candidate: u32, slice: Duration) -> Attempt {
         let own = &self.roster.members[self.roster.rank as usize];
         let member = &self.roster.members[candidate as usize];
         let addresses =
             reachable_addresses(member.rank, own.host_id, member.host_id, &member.addresses);
-        let Ok(addresses) = addresses else { return Attempt::Refused };
+        let Ok(addresses) = addresses else { return Attempt::Silent };
         let secret = Standby::secret(&self.roster.secret);
         let (rank, purpose) = (self.roster.rank, purpose::CONTROL);
         let hello = Hello { rank, target: candidate, purpose, index: 0, tag: 0 };
@@ -79,7 +85,7 @@ impl Desk {
             Err(ConnectError::Unreachable { attempts, .. })
                 if attempts.iter().all(|attempt| is_refusal(attempt.failure.as_ref())) =>
             {
-                Attempt::Refused
+                if own.host_id == member.host_id { Attempt::Ended } else { Attempt::Refused }
             }
             Err(_) => Attempt::Silent,
         }
@@ -93,7 +99,7 @@ impl Desk {
         };
         Rejoin {
             rank: self.roster.rank,
-            heartbeat: self.roster.heartbeat,
+            heartbeat: self.roster.heartbeat(),
             lost: gone(false),
             left: gone(true),
         }
@@ -124,7 +130,8 @@ impl Desk {
 }
 
 fn search(weak: &Weak<Desk>) {
-    let mut since = Instant::now();
+    let begun = Instant::now();
+    let mut since = begun;
     let mut slice = FIRST_SLICE;
     let mut tried = None;
     loop {
@@ -134,33 +141,59 @@ fn search(weak: &Weak<Desk>) {
         if tried.replace(candidate) != Some(candidate) {
             (since, slice) = (Instant::now(), FIRST_SLICE);
         }
-        let patience = desk.roster.heartbeat.unwrap_or(PATIENCE);
-        match desk.attempt(candidate, slice) {
-            Attempt::Connected(stream) => {
-                if desk.come_to(candidate, stream).is_err() {
-                    desk.give_up();
-                } else if candidate == desk.roster.rank {
-                    drop(desk);
-                    roll_call::call(weak);
-                }
-                return;
+        let patience = desk.roster.heartbeat().unwrap_or(PATIENCE);
+        let attempt = desk.attempt(candidate, slice);
+        if let Attempt::Connected(stream) = attempt {
+            if desk.come_to(candidate, stream).is_err() {
+                desk.give_up();
+            } else if candidate == desk.roster.rank {
+                drop(desk);
+                roll_call::call(weak);
             }
-            Attempt::Refused => desk.lose(
-                candidate,
-                "its process refuses connections since the root of the job is lost".into(),
-            ),
-            Attempt::Silent if since.elapsed() >= patience => desk.lose(
-                candidate,
-                format!(
-                    "it cannot be reached for {patience:.1?} since the root of the job is lost"
-                ),
-            ),
-            Attempt::Silent => slice = (slice * 2).min(LONGEST_SLICE),
+            return;
+        }
+        match given_up(&attempt, since.elapsed(), begun.elapsed(), patience) {
+            Some(noticed) => desk.lose(candidate, noticed),
+            None => slice = (slice * 2).min(LONGEST_SLICE),
         }
     }
 }
 
-/// Nobody listens there: the process has ended.
+/// How it is noticed that a candidate is gone, if it is, by the last attempt: it was tried for as long as `tried`, of the `search`.
+fn given_up(
+    attempt: &Attempt,
+    tried: Duration,
+    search: Duration,
+    patience: Duration,
+) -> Option<String> {
+    match attempt {
+        Attempt::Ended => Some(REFUSES.into()),
+        // A firewall would refuse them all: so it is not each that takes its time, but the search.
+        Attempt::Refused => (search >= patience).then(|| REFUSES.into()),
+        Attempt::Silent => (tried >= patience).then(|| {
+            format!("it cannot be reached for {patience:.1?} since the root of the job is lost")
+        }),
+        Attempt::Connected(_) => None,
+    }
+}
+
+/// Nobody listens there: the process has ended, if it is its host that says so.
 fn is_refusal(failure: Option<&AttemptError>) -> bool {
     matches!(failure, Some(AttemptError::Connect(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_host_is_believed_at_once_that_a_process_has_ended() {
+        let [none, patience] = [Duration::ZERO, PATIENCE];
+        let gone = |attempt, tried, search| given_up(&attempt, tried, search, patience).is_some();
+        assert!(gone(Attempt::Ended, none, none));
+        assert!(!gone(Attempt::Refused, none, none));
+        assert!(gone(Attempt::Refused, none, patience), "after others that refused");
+        assert!(!gone(Attempt::Silent, none, patience));
+        assert!(gone(Attempt::Silent, patience, patience));
+    }
 }

@@ -1,17 +1,22 @@
 //! Ranks of one process that take each other for processes of their own, and a root that the tests play.
 
 use std::io::{Read, Write};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::thread;
 
+use annulus_transports::acceptor::{Handler, Stream};
+use annulus_transports::handshake::Hello;
 use annulus_transports::host::HostId;
+use socket2::{Domain, Socket, Type};
 
+use super::failover::Attempt;
 use super::*;
 use crate::bootstrap::agreement::RankSet;
 use crate::bootstrap::control::Control;
 use crate::bootstrap::notice::Notice;
+use crate::bootstrap::peers::purpose;
 use crate::bootstrap::wire::FRAME_HEAD;
 
 /// The job of ranks 0 to 3. Rank 0 is the root, and has no desk.
@@ -28,18 +33,27 @@ const LONG: Duration = Duration::from_secs(60);
 
 impl Job {
     fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    /// `alters` what everybody knows of each rank.
+    fn start_with(alters: impl Fn(&mut Member)) -> Self {
         let acceptor = Acceptor::shared().expect("a listener");
         let host_id = HostId::current().expect("a host");
         let address = (Ipv4Addr::LOCALHOST, acceptor.tcp_address().port()).into();
-        let member = |rank: usize| Member {
-            rank,
-            host: "here".into(),
-            host_id,
-            cores: 1,
-            pid: 1 + rank as u32,
-            addresses: if rank == 0 { Vec::new() } else { vec![address] },
-            unix_name: Vec::new(),
-            joined_as: rank as u32,
+        let member = |rank: usize| {
+            let mut member = Member {
+                rank,
+                host: "here".into(),
+                host_id,
+                cores: 1,
+                pid: 1 + rank as u32,
+                addresses: if rank == 0 { Vec::new() } else { vec![address] },
+                unix_name: Vec::new(),
+                joined_as: rank as u32,
+            };
+            alters(&mut member);
+            member
         };
         let members: Arc<[Member]> = (0..WORLD).map(member).collect();
         let secret = Secret::random().expect("random numbers");
@@ -47,7 +61,7 @@ impl Job {
         for rank in 1..WORLD as u32 {
             let (near, far) = UnixStream::pair().expect("two sockets");
             let (members, secret) = (members.clone(), secret.clone());
-            let roster = Roster { rank, members, secret, heartbeat: None };
+            let roster = Roster { rank, members, secret, heartbeats: [None; WORLD].into() };
             desks.push(Desk::start(far.into(), roster, vec![0], &acceptor).expect("a desk"));
             root.push(Some(near));
         }
@@ -190,6 +204,97 @@ fn two_candidates_do_not_make_two_jobs() {
         assert!(job.knows(3, 1) && job.knows(2, 1));
         assert_eq!(job.agree(&[1]), [Err(Unanswered::Expelled)]);
     }
+}
+
+/// The reactor's thread as the test wants it: busy.
+struct Busy {
+    began: mpsc::Sender<()>,
+    until: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Timer for Busy {
+    fn expired(&self) {
+        let _ = self.began.send(());
+        let _ = lock(&self.until).recv_timeout(LONG);
+    }
+}
+
+/// Rank 1 has been lost by a root that lives. It asks the others even if it comes to itself long after it has set out.
+#[test]
+fn a_candidate_that_is_slow_to_come_to_itself_calls_the_others() {
+    let mut job = Job::start();
+    for rank in [2, 3] {
+        job.root_loses(1, rank);
+        until(|| job.knows(rank, 1));
+    }
+    let (began, begins) = mpsc::channel();
+    let (done, ends) = mpsc::channel();
+    let busy: Arc<dyn Timer> = Arc::new(Busy { began, until: Mutex::new(ends) });
+    let _ = job.desk(1).reactor.call_at(Instant::now(), Arc::downgrade(&busy));
+    begins.recv_timeout(LONG).expect("the reactor calls");
+    job.desk(1).root_closed(0, "as the test wants it");
+    until(|| job.candidate(1) == Some(1));
+    // Several times as long as it waits before it calls.
+    thread::sleep(Duration::from_millis(100));
+    done.send(()).expect("the reactor waits");
+    until(|| job.candidate(1).is_none());
+    assert_eq!(job.agree(&[1]), [Err(Unanswered::Expelled)]);
+}
+
+/// A called rank that says so when the root serves without it is late, and has another root or none.
+#[test]
+fn a_rank_whose_root_serves_is_not_expelled_by_one_that_was_given_up() {
+    let mut job = Job::start();
+    job.root_loses(3, 1);
+    for rank in [1, 2] {
+        job.loses_root(rank);
+    }
+    assert_agreed(&job.agree(&[1, 2]), &[1, 2]);
+    let event = Event::Lost(Loss { noticed: "rank 3 says so".into(), last_operation: None });
+    job.desk(1).is_said_to_be_gone(event);
+    assert!(!lock(&job.desk(1).state).expelled);
+    assert_agreed(&job.agree(&[1, 2]), &[1, 2]);
+}
+
+/// Somebody comes to a rank that has just left.
+#[test]
+fn a_rank_that_has_left_says_so_at_its_door() {
+    let mut job = Job::start();
+    let standby = job.desk(1).standby.clone();
+    drop(job.desks.remove(0));
+    let (mut near, far) = UnixStream::pair().expect("two sockets");
+    near.set_read_timeout(Some(LONG)).expect("a timeout");
+    let hello = Hello { rank: 2, target: 1, purpose: purpose::CONTROL, index: 0, tag: 0 };
+    standby.accepted(hello, Stream::Unix(far), None);
+    let mut told = Vec::new();
+    near.read_to_end(&mut told).expect("an end");
+    let word = Dispatch::decode(&told[FRAME_HEAD..]).expect("a notice");
+    assert_eq!(word, Dispatch { rank: 1, event: Event::Left });
+}
+
+/// Something on the way to another host may refuse in its name.
+#[test]
+fn a_refusal_counts_for_what_it_is_worth() {
+    // Nobody listens there, and nobody can as long as this is bound.
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let anywhere = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    socket.bind(&anywhere(0).into()).expect("bound");
+    let port = socket.local_addr().expect("bound").as_socket().expect("of IP").port();
+    let afar = HostId::from_bytes([1; 16]);
+    let attempt = |host: Option<HostId>, address: SocketAddr| {
+        let job = Job::start_with(|member| {
+            if member.rank == 1 {
+                member.host_id = host.unwrap_or(member.host_id);
+                member.addresses = vec![address];
+            }
+        });
+        job.desk(2).attempt(1, Duration::from_millis(50))
+    };
+    assert!(matches!(attempt(None, anywhere(port)), Attempt::Ended));
+    assert!(matches!(attempt(Some(afar), anywhere(port)), Attempt::Refused));
+    // An address of this host says nothing of a process elsewhere.
+    let loopback = (Ipv4Addr::LOCALHOST, port).into();
+    assert!(matches!(attempt(Some(afar), loopback), Attempt::Silent));
 }
 
 /// The candidate leaves in good order while others wait for it.

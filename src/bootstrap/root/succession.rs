@@ -20,6 +20,8 @@ use crate::bootstrap::wire::{FrameKind, WireError, frame};
 
 /// How long the ranks of a job whose root is lost may take to come to the new one, at least.
 const COMING_TIME: Duration = Duration::from_secs(5);
+/// The same where a rank has no heartbeat: TCP alone notices within 25 s that a host has vanished.
+const COMING_TIME_BY_TCP: Duration = Duration::from_secs(30);
 
 /// The job that a root takes over.
 #[derive(Clone)]
@@ -30,10 +32,14 @@ pub(in crate::bootstrap) struct Succession {
     pub(in crate::bootstrap) own: u32,
     /// The ranks in this process.
     pub(in crate::bootstrap) here: RankSet,
+    /// By rank, how long each may hear nothing of a root before it loses it.
+    pub(in crate::bootstrap) heartbeats: Arc<[Option<Duration>]>,
 }
 
-/// Called when somebody comes. Says who is gone, as the own rank knows; `None`: that rank itself is, or finds no root.
-pub(in crate::bootstrap) type Visited = Box<dyn Fn() -> Option<Vec<Dispatch>> + Send + Sync>;
+/// Called when somebody comes. Says who is gone, as the own rank knows; an error: what has become of that rank itself, so that it can be
+/// no root.
+pub(in crate::bootstrap) type Visited =
+    Box<dyn Fn() -> Result<Vec<Dispatch>, Box<Event>> + Send + Sync>;
 
 /// Opens the door to a root that takes over a job, and starts it when the first rank comes.
 pub(in crate::bootstrap) struct Standby {
@@ -79,11 +85,9 @@ impl Standby {
         state.is_complete_but_for_absent().then(|| state.absent())
     }
 
-    /// The own rank has `event`: those who wait here look further.
-    pub(in crate::bootstrap) fn stand_down(&self, event: &Event) {
-        if let Some(root) = self.root() {
-            root.stand_down(event);
-        }
+    /// The own rank has `event`: those who wait here look further. `false`: nobody waits here, or the root serves them already.
+    pub(in crate::bootstrap) fn stand_down(&self, event: &Event) -> bool {
+        self.root().is_some_and(|root| root.stand_down(event))
     }
 }
 
@@ -111,11 +115,10 @@ impl Handler for Standby {
         drop(current);
         // What the own rank hears from now on reaches the root.
         match (self.visited)() {
-            Some(gone) => root.learn(&gone),
-            None => root.stand_down(&Event::Lost(Loss {
-                noticed: "it has been given up itself, or finds no root of the job".into(),
-                last_operation: None,
-            })),
+            Ok(gone) => root.learn(&gone),
+            Err(event) => {
+                root.stand_down(&event);
+            }
         }
     }
 }
@@ -134,6 +137,18 @@ impl State {
         self.phase == Phase::Assembling && self.own().is_some_and(|own| self.seat_of(own).is_some())
     }
 
+    /// How long those may take who have not come yet: twice as long as one of them, or the own rank's lost root, may take to notice
+    /// that something is lost.
+    pub(super) fn coming_time(&self) -> Duration {
+        let heartbeats = self.successor.as_ref().map(|succession| &succession.heartbeats);
+        let time = |rank: u32| {
+            let heartbeat = heartbeats.and_then(|all| *all.get(rank as usize)?);
+            heartbeat.map_or(COMING_TIME_BY_TCP, |time| COMING_TIME.max(2 * time))
+        };
+        let times = self.absent().into_iter().chain(self.own()).map(time);
+        times.max().unwrap_or(COMING_TIME_BY_TCP)
+    }
+
     /// Who has neither come nor is known to be gone.
     pub(super) fn absent(&self) -> Vec<u32> {
         let world = self.successor.as_ref().map_or(0, |succession| succession.world);
@@ -149,7 +164,7 @@ impl Root {
         let mut state = self.state();
         let rank = rejoin.rank;
         let unexpected = WireError::Unexpected { kind: FrameKind::Rejoin as u8 };
-        let Some(Succession { world, own, here }) = state.successor.clone() else {
+        let Some(Succession { world, own, here, .. }) = state.successor.clone() else {
             return Err(unexpected);
         };
         let is_vacant = state.seats.get(&seat).is_some_and(|seat| seat.rank.is_none());
@@ -179,11 +194,11 @@ impl Root {
         if let Some(patience) = rejoin.heartbeat {
             connection.beat(&self.reactor, patience);
         }
-        let patience = rejoin.heartbeat.map_or(COMING_TIME, |time| COMING_TIME.max(2 * time));
         *said = Some(rejoin);
         if rank == own {
-            // The others may notice later than this one by as much as a heartbeat allows.
-            self.end_phase_at(&mut state, Instant::now() + patience);
+            // The others may notice later than this one by as much as a heartbeat allows, and so may the root that it has lost.
+            let deadline = Instant::now() + state.coming_time();
+            self.end_phase_at(&mut state, deadline);
         }
         self.assemble(&mut state);
         Ok(())
@@ -275,10 +290,13 @@ impl Root {
         self.assemble(state);
     }
 
-    /// The own rank cannot be the root, having `event`; those who have come are told.
-    pub(super) fn stand_down(&self, event: &Event) {
+    /// The own rank cannot be the root, having `event`; those who have come are told. `false`: nothing happens, because this root serves
+    /// already, or is over.
+    pub(super) fn stand_down(&self, event: &Event) -> bool {
         let mut state = self.state();
-        let Some(own) = state.own().filter(|_| state.phase == Phase::Assembling) else { return };
+        let Some(own) = state.own().filter(|_| state.phase == Phase::Assembling) else {
+            return false;
+        };
         let word = Dispatch { rank: own, event: event.clone() };
         let others: Vec<u64> = state
             .seats
@@ -289,8 +307,10 @@ impl Root {
         for seat in others {
             self.dismiss(&mut state, seat, &word);
         }
+        state.phase = Phase::Over; // before anybody else can make it serve
         drop(state);
         self.end();
+        true
     }
 
     /// The connection of a seat ends; `true`: its rank had not been let in. `event`: what that means for the rank, if it means anything

@@ -20,8 +20,14 @@ fn set(ranks: &[u32]) -> RankSet {
 
 /// The root that takes over a job of `world` ranks, on rank `own`.
 fn successor(world: u32, own: u32) -> Arc<Root> {
+    successor_among(&vec![None; world as usize], own)
+}
+
+/// The same, where the ranks have these heartbeats.
+fn successor_among(heartbeats: &[Option<Duration>], own: u32) -> Arc<Root> {
     let secret = Secret::random().expect("random numbers");
-    let succession = Succession { world, own, here: RankSet::new() };
+    let world = heartbeats.len() as u32;
+    let succession = Succession { world, own, here: RankSet::new(), heartbeats: heartbeats.into() };
     Root::new(&secret, [0; 16], false, Some(succession)).expect("a root")
 }
 
@@ -166,6 +172,54 @@ fn nobody_is_let_in_before_all_have_come_or_are_known_to_be_gone() {
     root.end();
 }
 
+/// One that notices late must not be given up by one that notices early.
+#[test]
+fn who_may_notice_late_is_waited_for_longer() {
+    let seconds = |count| Some(Duration::from_secs(count));
+    for (others, expected) in [
+        ([seconds(1), seconds(1)], 5),
+        ([seconds(20), seconds(1)], 40),
+        ([seconds(1), None], 30),
+        ([seconds(20), None], 40),
+    ] {
+        let root = successor_among(&[seconds(1), others[0], others[1]], 0);
+        let before = Instant::now();
+        let _own = Player::comes(&root, 0, &[]);
+        until(|| root.state().absent() == [1, 2]);
+        assert!(root.state().deadline >= before + Duration::from_secs(expected), "{others:?}");
+        assert_eq!(root.state().coming_time(), Duration::from_secs(expected), "{others:?}");
+        root.end();
+    }
+    // Who is there, or gone, is not waited for.
+    let root = successor_among(&[seconds(1), None, seconds(20), seconds(4)], 0);
+    let _second = Player::comes(&root, 2, &[]);
+    root.learn(&[lost(1)]);
+    until(|| root.state().seat_of(2).is_some());
+    assert_eq!(root.state().coming_time(), Duration::from_secs(8));
+    root.end();
+}
+
+/// Those whom a root serves cannot be taken back, whoever says so too late.
+#[test]
+fn a_root_that_serves_does_not_stand_down() {
+    let root = successor(3, 0);
+    let mut own = Player::comes(&root, 0, &[]);
+    let mut second = Player::comes(&root, 2, &[]);
+    until(|| root.state().absent() == [1]);
+    root.learn(&[lost(1)]);
+    for player in [&mut own, &mut second] {
+        player.is_welcome();
+        assert_eq!(player.hears_notice().rank, 1);
+    }
+    assert!(!root.stand_down(&lost(0).event));
+    own.asks(9, &[3]);
+    second.asks(9, &[3]);
+    let Outcome::Agreed { survivors, .. } = own.hears_answer() else { panic!("agreed") };
+    assert_eq!(survivors, set(&[0, 2]));
+    root.end();
+    assert!(!root.stand_down(&lost(0).event), "it is over");
+}
+
 /// So that survivors agree on who died, whichever of them the last root told.
 #[test]
 fn who_is_gone_to_one_is_gone_to_all() {
@@ -190,7 +244,7 @@ fn those_who_wait_for_a_rank_that_leaves_are_told() {
         let mut waits = Player::comes(&root, 2, &[0]);
         until(|| root.state().seat_of(2).is_some());
         let event = if is_given_up { lost(1).event } else { Event::Left };
-        root.stand_down(&event);
+        assert!(root.stand_down(&event));
         assert_eq!(waits.hears_notice(), Dispatch { rank: 1, event });
         waits.hears_the_end();
         let (socket, _) = UnixStream::pair().expect("two sockets");
