@@ -43,7 +43,8 @@ impl Control {
         Self { desk: self.desk.clone(), tag }
     }
 
-    /// Tells all other ranks of this communicator. Does not block; when the root is gone, nobody is told.
+    /// Tells all other ranks of this communicator. Does not block. When the root is gone, the next one passes it on, also
+    /// what was told to the last one in its last seconds; if none takes over, nobody is told.
     pub fn report(&self, report: Report) {
         if let Some(desk) = &self.desk {
             desk.tell_root(Event::Report { tag: self.tag, report });
@@ -148,6 +149,10 @@ impl Subscriber {
 
     pub(super) fn root_lost(&self) {
         (self.on_notice)(Notice::RootLost);
+    }
+
+    pub(super) fn no_root(&self) {
+        (self.on_notice)(Notice::NoRoot);
     }
 
     pub(super) fn deliver(&self, dispatch: &Dispatch) {

@@ -5,6 +5,7 @@
 
 mod early;
 mod failover;
+mod outbox;
 mod questions;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ mod tests;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use annulus_plan::Rank;
@@ -29,6 +30,7 @@ use super::root::{Standby, Succession};
 use super::settlement::Settlements;
 use super::wire::{FrameKind, WireError, frame};
 use early::{Early, EarlyReports};
+use outbox::{Full, Outbox};
 use questions::Question;
 pub(super) use questions::Unanswered;
 
@@ -37,6 +39,8 @@ const MAX_SETTLED: usize = 256;
 /// A root that has ended after all of its ranks had left is replaced only if this rank is still there so much later: at the end of a
 /// job everybody leaves.
 const PAUSE: Duration = Duration::from_secs(1);
+/// A root may be dead for so long before anybody notices, where no heartbeat says: that is what the kernel takes.
+const UNNOTICED: Duration = Duration::from_secs(30);
 
 /// What a rank knows of its job.
 pub(super) struct Roster {
@@ -82,6 +86,8 @@ struct State {
     gone: Vec<Dispatch>,
     /// For the same.
     early: EarlyReports,
+    /// What this rank reports, and the root may not pass on.
+    outbox: Outbox,
     /// The others have given this rank up.
     expelled: bool,
     /// Questions that somebody waits for an answer to, by their numbers.
@@ -107,6 +113,10 @@ enum RootState {
 }
 
 impl State {
+    fn subscribers(&self) -> Vec<Arc<Subscriber>> {
+        self.subscribers.iter().filter_map(Weak::upgrade).collect()
+    }
+
     fn knows(&self, tag: u64) -> bool {
         self.subscribers.iter().filter_map(Weak::upgrade).any(|subscriber| subscriber.is_of(tag))
     }
@@ -130,6 +140,9 @@ impl Desk {
             heartbeats: roster.heartbeats.clone(),
         };
         let host_id = own.host_id.to_bytes();
+        // A silence is noticed late by as much as a timer.
+        let unnoticed =
+            roster.heartbeat().map_or(UNNOTICED, |heartbeat| heartbeat.saturating_mul(2));
         let desk = Arc::new_cyclic(|this: &Weak<Self>| {
             let desk = this.clone();
             let visited = Box::new(move || desk.upgrade().ok_or(Box::new(Event::Left))?.visited());
@@ -146,6 +159,7 @@ impl Desk {
                     subscribers: Vec::new(),
                     gone: Vec::new(),
                     early: EarlyReports::default(),
+                    outbox: Outbox::new(unnoticed),
                     expelled: false,
                     asked: HashMap::new(),
                     answers: HashMap::new(),
@@ -190,16 +204,37 @@ impl Desk {
         matches!(lock(&self.state).root, RootState::There)
     }
 
-    /// The root knows which rank this is.
+    /// Reports wait for a root if there is none; what else there is to say is of no use later.
     pub(super) fn tell_root(&self, event: Event) {
-        let dispatch = Dispatch { rank: self.roster.rank, event };
-        let state = lock(&self.state);
-        if matches!(state.root, RootState::Coming { .. }) {
-            return; // it is not the root yet
+        let mut state = lock(&self.state);
+        match (&state.root, event) {
+            (RootState::There, event) => {
+                if let Event::Report { tag, report } = &event {
+                    state.outbox.told(*tag, report, Instant::now());
+                }
+                self.send(&state, event);
+            }
+            (
+                RootState::Retired(_) | RootState::Missing | RootState::Coming { .. },
+                Event::Report { tag, report },
+            ) => {
+                let Err(Full { report }) = state.outbox.keep(tag, report) else { return };
+                let subscribers = state.subscribers();
+                drop(state);
+                let event = Event::Report { tag, report };
+                let word = Dispatch { rank: self.roster.rank, event };
+                for subscriber in subscribers {
+                    subscriber.deliver(&word);
+                }
+            }
+            _ => {}
         }
-        let connection = state.connection.clone();
-        drop(state);
-        connection.send(frame(FrameKind::Notice, &dispatch.encode()).into());
+    }
+
+    /// The root knows which rank this is. With the state locked, so that nothing overtakes what has waited.
+    fn send(&self, state: &State, event: Event) {
+        let dispatch = Dispatch { rank: self.roster.rank, event };
+        state.connection.send(frame(FrameKind::Notice, &dispatch.encode()).into());
     }
 
     pub(super) fn subscribe(&self, subscriber: &Arc<Subscriber>) {
@@ -209,7 +244,7 @@ impl Desk {
         let tag = subscriber.tag();
         let Early { reports, missed } = state.early.take(tag);
         let earlier: Vec<_> = state.gone.iter().cloned().chain(reports).collect();
-        let has_root = matches!(state.root, RootState::There | RootState::Retired(_));
+        let has_nobody = matches!(state.root, RootState::Nobody);
         drop(state);
         for dispatch in &earlier {
             subscriber.deliver(dispatch);
@@ -224,8 +259,8 @@ impl Desk {
             self.tell_root(event.clone());
             subscriber.deliver(&Dispatch { rank: self.roster.rank, event });
         }
-        if !has_root {
-            subscriber.root_lost();
+        if has_nobody {
+            subscriber.no_root();
         }
     }
 
@@ -249,7 +284,7 @@ impl Desk {
             | Event::Inquiry { .. }
             | Event::Disowned { .. } => {}
         }
-        let subscribers: Vec<_> = state.subscribers.iter().filter_map(Weak::upgrade).collect();
+        let subscribers = state.subscribers();
         drop(state);
         self.changed.notify_all();
         for subscriber in subscribers {
@@ -278,6 +313,7 @@ impl Desk {
             return; // a successor is there already
         }
         state.epoch += 1;
+        state.outbox.root_lost(Instant::now());
         let candidate = match state.root {
             RootState::Coming { candidate } => Some(candidate),
             _ => None,
@@ -291,13 +327,12 @@ impl Desk {
         {
             let appointment = self.reactor.call_at(Instant::now() + PAUSE, self.this.clone());
             state.root = RootState::Retired(appointment);
+            Self::miss_root(state);
             return;
         }
         if state.expelled {
             // Whoever was given up may not conclude from that that others are lost.
-            state.root = RootState::Nobody;
-            drop(state);
-            self.changed.notify_all();
+            self.find_nobody(state);
             return;
         }
         let is_known = |rank: &u32| knows(rank, |_| true);
@@ -312,14 +347,29 @@ impl Desk {
             self.lose(rank, noticed.to_owned());
         }
         if candidate.is_none() {
-            let state = lock(&self.state);
-            let subscribers: Vec<_> = state.subscribers.iter().filter_map(Weak::upgrade).collect();
-            drop(state);
-            for subscriber in subscribers {
-                subscriber.root_lost();
-            }
+            Self::miss_root(lock(&self.state));
         }
         self.find_successor();
+    }
+
+    /// The root is lost, or has retired.
+    fn miss_root(state: MutexGuard<'_, State>) {
+        let subscribers = state.subscribers();
+        drop(state);
+        for subscriber in subscribers {
+            subscriber.root_lost();
+        }
+    }
+
+    /// There is no root any more.
+    fn find_nobody(&self, mut state: MutexGuard<'_, State>) {
+        state.root = RootState::Nobody;
+        let subscribers = state.subscribers();
+        drop(state);
+        self.changed.notify_all();
+        for subscriber in subscribers {
+            subscriber.no_root();
+        }
     }
 
     /// The root of that epoch has let this rank in.
@@ -327,6 +377,9 @@ impl Desk {
         let mut state = lock(&self.state);
         if state.epoch == epoch && matches!(state.root, RootState::Coming { .. }) {
             state.root = RootState::There;
+            for (tag, report) in state.outbox.take(Instant::now()) {
+                self.send(&state, Event::Report { tag, report });
+            }
         }
         drop(state);
         self.changed.notify_all();

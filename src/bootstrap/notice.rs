@@ -102,9 +102,11 @@ pub enum Notice {
         /// The call.
         call: Fingerprint,
     },
-    /// The process that relays the notices has ended, or its host cannot be reached any more. The lowest rank that is left takes over;
-    /// what is reported until then may reach nobody.
+    /// The process that relays the notices has ended, or its host cannot be reached any more. The lowest rank that is left takes over,
+    /// and relays what is reported until then. A join under way is lost: this rank may have told nobody of it.
     RootLost,
+    /// No rank has taken over, or this one cannot come to it: it neither tells nor hears anything any more.
+    NoRoot,
 }
 
 /// What a rank tells all others.

@@ -166,7 +166,8 @@ impl Peers {
             | Notice::Announced { .. }
             | Notice::Survey
             | Notice::State { .. }
-            | Notice::RootLost => {}
+            | Notice::RootLost
+            | Notice::NoRoot => {}
         }
     }
 

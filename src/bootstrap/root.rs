@@ -3,6 +3,7 @@
 //! Any rank's process can become the root when the first one is lost: [`Standby`].
 
 mod agreements;
+mod departures;
 mod seats;
 mod succession;
 mod surveys;
@@ -31,6 +32,7 @@ use super::record::{Record, Table};
 use super::refusal::Refusal;
 use super::settlement::{Settlement, Settlements};
 use super::wire::{FrameKind, WireError, frame};
+use departures::Departures;
 pub(super) use succession::{Standby, Succession};
 use surveys::Surveys;
 
@@ -83,6 +85,7 @@ struct State {
     /// What has come of those that are over.
     settlements: Settlements,
     agreed: u64,
+    departures: Departures,
     surveys: Surveys,
     /// Questions whether a rank is there, each with the seat that asks, while one of them is being answered.
     inquiries: VecDeque<(u64, u32)>,
@@ -200,6 +203,7 @@ impl Root {
                 agreements: HashMap::new(),
                 settlements: Settlements::new(MAX_SETTLED),
                 agreed: 0,
+                departures: Departures::default(),
                 surveys: Surveys::default(),
                 inquiries: VecDeque::new(),
                 inquiring: false,

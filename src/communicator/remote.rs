@@ -373,7 +373,8 @@ impl Reader {
             Notice::Announced { sequence, call } => board.hear(Numbered { sequence, call }),
             // The ranks of the root's process were lost before, each with a notice of its own, or have left. Data
             // still flows between the others.
-            Notice::RootLost => board.cut_off(),
+            Notice::RootLost => board.root_lost(),
+            Notice::NoRoot => board.cut_off(),
         }
     }
 }

@@ -55,8 +55,7 @@ impl Desk {
     }
 
     fn give_up(&self) {
-        lock(&self.state).root = RootState::Nobody;
-        self.changed.notify_all();
+        self.find_nobody(lock(&self.state));
         let noticed = "it finds no root of the job".into();
         self.standby.stand_down(&Event::Lost(Loss { noticed, last_operation: None }));
     }

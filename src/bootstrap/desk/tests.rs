@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::thread;
 
+use annulus_plan::Fingerprint;
 use annulus_transports::acceptor::{Handler, Stream};
 use annulus_transports::handshake::Hello;
 use annulus_transports::host::HostId;
@@ -14,7 +15,7 @@ use socket2::{Domain, Socket, Type};
 use super::failover::Attempt;
 use super::*;
 use crate::bootstrap::agreement::RankSet;
-use crate::bootstrap::control::Control;
+use crate::bootstrap::control::{Control, Subscription};
 use crate::bootstrap::notice::Notice;
 use crate::bootstrap::peers::purpose;
 use crate::bootstrap::wire::FRAME_HEAD;
@@ -328,6 +329,9 @@ fn reports_that_came_too_early_are_not_missed_silently() {
         job.root_says(1, FrameKind::Notice, &departed(71));
     }
     job.root_says(1, FrameKind::Notice, &departed(72));
+    // It comes behind them.
+    job.root_loses(2, 1);
+    until(|| job.knows(1, 2));
     let heard = |tag| {
         let (sends, hears) = mpsc::channel();
         let on_notice = Arc::new(move |notice| drop(sends.send(notice)));
@@ -337,12 +341,7 @@ fn reports_that_came_too_early_are_not_missed_silently() {
         hears.try_iter().collect::<Vec<_>>()
     };
     let left = Notice::Left { rank: 1 };
-    // As the last of them it is here when it is heard.
-    let mut last = Vec::new();
-    while last.is_empty() {
-        last = heard(72);
-    }
-    assert_eq!((last, heard(70)), (vec![left.clone()], vec![left]));
+    assert_eq!((heard(72), heard(70)), (vec![left.clone()], vec![left]));
     let notices = heard(71);
     assert_eq!(notices.len(), early::MAX_OF_ONE + 1);
     let Some(Notice::Broken { rank: 0, reason }) = notices.last() else { panic!("{notices:?}") };
@@ -356,4 +355,115 @@ fn reports_that_came_too_early_are_not_missed_silently() {
         matches!(word.event, Event::Report { tag: 71, report: Report::Broken { .. } }),
         "{word:?}"
     );
+}
+
+/// What `rank` hears of the communicator `tag` of ranks 1 to 3.
+fn listen(job: &Job, rank: usize, tag: u64) -> (Subscription, mpsc::Receiver<Notice>) {
+    let (sends, hears) = mpsc::channel();
+    let on_notice = Arc::new(move |notice| drop(sends.send(notice)));
+    (Control::new(job.desk(rank).clone(), tag).subscribe(&[1, 2, 3], on_notice), hears)
+}
+
+fn heard(hears: &mpsc::Receiver<Notice>) -> Notice {
+    hears.recv_timeout(LONG).expect("it comes")
+}
+
+/// Rank 3 reports to a root that is dead already, which nobody has noticed; and then to none.
+#[test]
+fn what_is_reported_without_a_root_reaches_the_others() {
+    let mut job = Job::start();
+    let (_first, at_first) = listen(&job, 1, TAG);
+    let (_second, at_second) = listen(&job, 2, TAG);
+    let control = Control::new(job.desk(3).clone(), TAG);
+    control.report(Report::Departed { panicked: false });
+    job.loses_root(3);
+    until(|| job.candidate(3) == Some(1));
+    control.report(Report::Aborted { reason: "as the test wants it".into() });
+    for rank in [1, 2] {
+        job.loses_root(rank);
+    }
+    for hears in [at_first, at_second] {
+        assert_eq!(heard(&hears), Notice::RootLost);
+        assert_eq!(heard(&hears), Notice::Left { rank: 2 });
+        assert!(matches!(heard(&hears), Notice::Aborted { rank: 2, .. }));
+    }
+}
+
+/// Rank 3 has dropped the communicator, which the root did not live to pass on.
+#[test]
+fn a_shrink_does_not_wait_for_one_whose_departure_died_with_the_root() {
+    for is_noticed in [false, true] {
+        let mut job = Job::start();
+        let control = Control::new(job.desk(3).clone(), TAG);
+        if is_noticed {
+            job.loses_root(3);
+            until(|| job.candidate(3) == Some(1));
+        }
+        control.report(Report::Departed { panicked: false });
+        for rank in [1, 2, 3] {
+            job.loses_root(rank);
+        }
+        assert_agreed(&job.agree(&[1, 2]), &[1, 2]);
+    }
+}
+
+/// The root's process ends after its rank has left, and the others join.
+#[test]
+fn reports_wait_for_the_successor_of_a_root_that_has_retired() {
+    let mut job = Job::start();
+    let (_second, at_second) = listen(&job, 2, TAG);
+    let (_third, at_third) = listen(&job, 3, TAG);
+    let left = Dispatch { rank: 0, event: Event::Left }.encode();
+    for rank in [1, 2, 3] {
+        job.root_says(rank, FrameKind::Notice, &left);
+        job.loses_root(rank);
+    }
+    for hears in [&at_second, &at_third] {
+        assert_eq!(heard(hears), Notice::RootLost, "whoever has joined is cut off");
+    }
+    let control = Control::new(job.desk(3).clone(), TAG);
+    control.report(Report::Joined { epoch: 0, sequence: 7, order: 0 });
+    for hears in [at_second, at_third] {
+        assert_eq!(heard(&hears), Notice::Joined { rank: 2, epoch: 0, sequence: 7, order: 0 });
+    }
+    assert!(!job.knows(1, 2) && !job.knows(3, 2));
+}
+
+#[test]
+fn a_rank_that_finds_no_root_says_so_to_all_its_communicators() {
+    let mut job = Job::start();
+    let (_third, early) = listen(&job, 3, TAG);
+    job.root_loses(3, 3);
+    job.loses_root(3);
+    assert!(matches!(heard(&early), Notice::Lost { rank: 2, .. }));
+    assert_eq!(heard(&early), Notice::NoRoot);
+    let (_again, late) = listen(&job, 3, TAG + 1);
+    assert!(matches!(heard(&late), Notice::Lost { rank: 2, .. }));
+    assert_eq!(heard(&late), Notice::NoRoot);
+}
+
+/// Rank 3 reports more than is kept.
+#[test]
+fn a_report_that_cannot_be_kept_breaks_its_communicator_on_all_ranks() {
+    let mut job = Job::start();
+    let (_second, at_second) = listen(&job, 2, TAG);
+    let (_third, at_third) = listen(&job, 3, TAG);
+    job.loses_root(3);
+    until(|| job.candidate(3) == Some(1));
+    let control = Control::new(job.desk(3).clone(), TAG);
+    for sequence in 0..=outbox::MAX_WAITING as u64 {
+        control.report(Report::Announced { sequence, call: Fingerprint::default() });
+    }
+    assert_eq!(heard(&at_third), Notice::RootLost);
+    assert!(matches!(heard(&at_third), Notice::Broken { rank: 2, .. }));
+    for rank in [1, 2] {
+        job.loses_root(rank);
+    }
+    assert_eq!(heard(&at_second), Notice::RootLost);
+    for number in 0..outbox::MAX_WAITING as u64 {
+        let word = heard(&at_second);
+        assert!(matches!(word, Notice::Announced { sequence, .. } if sequence == number));
+    }
+    let Notice::Broken { rank: 2, reason } = heard(&at_second) else { panic!("it is broken") };
+    assert!(reason.contains("(1024)"), "{reason}");
 }

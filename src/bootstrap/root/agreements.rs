@@ -85,12 +85,9 @@ impl Root {
         Ok(())
     }
 
-    /// `rank` has dropped the communicator `tag`: those who have asked to shrink it already did not know.
+    /// `rank` has dropped the communicator `tag`: those who have asked to shrink it already did not know, nor may those who ask next.
     pub(super) fn departed(&self, state: &mut State, tag: u64, rank: u32) {
-        let open = state.agreements.iter_mut().filter(|((other, _), _)| *other == tag);
-        for (_, open) in open {
-            open.agreement.lose(rank);
-        }
+        state.departures.note(tag, rank);
         self.settle(state);
     }
 
@@ -99,8 +96,8 @@ impl Root {
         let gone: Vec<u32> = state.gone.keys().copied().collect();
         let mut settled = Vec::new();
         for (key, open) in &mut state.agreements {
-            for rank in &gone {
-                open.agreement.lose(*rank);
+            for rank in gone.iter().copied().chain(state.departures.of(key.0)) {
+                open.agreement.lose(rank);
             }
             if let Some(survivors) = open.agreement.survivors() {
                 settled.push((*key, survivors));

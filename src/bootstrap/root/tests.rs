@@ -401,3 +401,27 @@ fn a_process_may_be_one_rank_only() {
     }
     root.end();
 }
+
+/// The news of a departure and a question may pass each other.
+#[test]
+fn who_asks_before_it_hears_of_a_departure_does_not_wait_for_it() {
+    let root = successor(4, 0);
+    let mut players: Vec<_> = (0..4).map(|rank| Player::comes(&root, rank, &[])).collect();
+    until(|| root.state().phase == Phase::Running);
+    let event = Event::Report { tag: 9, report: Report::Departed { panicked: false } };
+    players[3].says(FrameKind::Notice, &Dispatch { rank: 3, event }.encode());
+    until(|| root.state().departures.of(9).eq([3]));
+    for player in &mut players[..3] {
+        player.asks(9, &[]);
+    }
+    for player in &mut players[..3] {
+        let Outcome::Agreed { survivors, .. } = player.hears_answer() else { panic!("agreed") };
+        assert_eq!(survivors, set(&[0, 1, 2]));
+    }
+    // That says nothing of other communicators.
+    players[0].asks(10, &[1, 2]);
+    until(|| {
+        root.state().agreements.get(&(10, 0)).is_some_and(|o| o.agreement.missing() == set(&[3]))
+    });
+    root.end();
+}

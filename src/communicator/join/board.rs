@@ -33,11 +33,13 @@ struct State {
     ledger: Ledger,
     /// No more news will come.
     cut_off: bool,
+    /// The root was lost while this rank had joined in that epoch.
+    interrupted: Option<u64>,
 }
 
 impl Board {
     pub(in super::super) fn new(rank: Rank, world: usize) -> Self {
-        let state = State { ledger: Ledger::new(rank, world), cut_off: false };
+        let state = State { ledger: Ledger::new(rank, world), cut_off: false, interrupted: None };
         Self { active: AtomicBool::new(false), state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -53,6 +55,17 @@ impl Board {
     /// Notes a call that somebody tells of. Does not block.
     pub(in super::super) fn hear(&self, call: Numbered) {
         self.lock().ledger.hear(call);
+        self.changed.notify_all();
+    }
+
+    /// Notes that the root is lost. If this rank has joined, the others may not know, nor it all that they have said. Its join fails, and
+    /// breaks the communicator; so the joins that go on all come to the same root, which numbers them.
+    pub(in super::super) fn root_lost(&self) {
+        let mut state = self.lock();
+        if let Some(epoch) = state.ledger.joined_in() {
+            state.interrupted = Some(epoch);
+        }
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -172,7 +185,7 @@ impl Joining {
             if self.health.is_broken() {
                 return Err(self.error());
             }
-            let cut_off = state.cut_off;
+            let cut_off = state.cut_off || state.interrupted == Some(state.ledger.epoch());
             match state.ledger.next(sequence) {
                 Ok(Next::Answer(call)) => return Ok(Task::Answer(call)),
                 Ok(Next::Over { order, sequence }) => {

@@ -216,6 +216,11 @@ impl Ledger {
         self.joined = true;
     }
 
+    /// The epoch in which this rank has joined, and the others have not all.
+    pub(in super::super) fn joined_in(&self) -> Option<u64> {
+        self.joined.then_some(self.epoch)
+    }
+
     /// What this rank, which has joined and has made or answered the calls up to `sequence`, does next.
     pub(in super::super) fn next(&mut self, sequence: u64) -> Result<Next, Forgotten> {
         let news = self.witness(None)?;

@@ -86,7 +86,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Those that break the communicator, among them [`Error::RankLost`] when a rank is lost, or leaves without having
-    /// joined; [`Error::CutOff`] when the root's process has ended, which passes on who has joined.
+    /// joined; [`Error::CutOff`] when the root's process, which passes on who has joined, ends after this rank has.
     pub fn join(&self) -> Result<Joined, Error> {
         if self.queue.is_empty() {
             return self.engine().join(&self.shared);

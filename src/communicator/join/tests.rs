@@ -1,11 +1,20 @@
-//! Ledgers of several ranks in a simulated job, under any order of events.
+//! Ledgers of several ranks in a simulated job, under any order of events; and a rank whose root is lost.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 
 use annulus_plan::{Fingerprint, Rank};
+use annulus_transports::secret::Secret;
 use proptest::prelude::*;
 
+use super::super::peers::Peers;
+use super::super::shrink::Survivor;
+use super::super::split::{Child, Request};
+use super::board::{Board, Joining, Task};
 use super::ledger::{Arrival, Ledger, Next, Numbered};
+use crate::Error;
+use crate::bootstrap::{Hop, Status};
+use crate::health::Health;
 
 /// A collective of the simulated job.
 #[derive(Clone, Copy, Debug)]
@@ -263,4 +272,81 @@ fn what_makes_no_sense_is_ignored() {
     let mut late = Ledger::new(0, 2);
     late.arrive(1, Arrival { epoch: 0, sequence: (7 << 32) - 1, order: 1 });
     assert_eq!(late.widen(4), (7 << 32) + 4);
+}
+
+/// Peers that are told, and say nothing.
+#[derive(Default)]
+struct Mute {
+    errors: Mutex<Vec<String>>,
+}
+
+impl Peers for Mute {
+    fn report(&self, error: &Error) {
+        self.errors.lock().expect("no panic").push(error.to_string());
+    }
+    fn depart(&self, _: Rank) {}
+    fn whereabouts(&self, _: Rank) -> (String, u32) {
+        ("here".into(), 1)
+    }
+    fn inquire(&self, _: Rank) -> bool {
+        false
+    }
+    fn stalled(&self, _: Rank, _: Vec<Hop>) {}
+    fn join(&self, _: Rank, _: u64, _: u64) {}
+    fn announce(&self, _: Numbered) {}
+    fn survey(&self) -> Vec<(Rank, Status)> {
+        Vec::new()
+    }
+    fn answer(&self, _: Status) {}
+    fn split(&self, _: &Request) -> Result<Child, Error> {
+        Err(Error::Aborted { rank: 0 })
+    }
+    fn secret(&self) -> Option<&Secret> {
+        None
+    }
+    fn shrink(&self, _: Rank, _: &[Rank], _: &[Rank]) -> Result<Survivor, Error> {
+        Err(Error::Aborted { rank: 0 })
+    }
+}
+
+/// Two roots number joins, each from 0: of no epoch does a rank hear from both.
+#[test]
+fn a_join_is_lost_with_its_root_and_the_next_one_is_not() {
+    let (rank, peers) = (1, Arc::new(Mute::default()));
+    let (board, health) = (Arc::new(Board::new(rank, 2)), Arc::new(Health::new(2)));
+    let joining = Joining { rank, board: board.clone(), peers: peers.clone(), health };
+    let arrives = |epoch, orders: [u64; 2]| {
+        for (rank, order) in orders.into_iter().enumerate() {
+            board.arrive(rank, Arrival { epoch, sequence: 5, order });
+        }
+    };
+    // Rank 0 has joined, and is the one that is cut off.
+    board.arrive(0, Arrival { epoch: 0, sequence: 5, order: 7 });
+    board.root_lost();
+    joining.join(5).expect("it is sound");
+    arrives(0, [0, 8]);
+    // All have joined at the old root: what it said is complete.
+    board.root_lost();
+    let over = joining.wait(5);
+    assert!(matches!(&over, Ok(Task::Over { order, .. }) if order[..] == [0, 1]));
+    // Those who join at the new root do so undisturbed.
+    joining.join(5).expect("it is sound");
+    arrives(1, [1, 0]);
+    let over = joining.wait(5);
+    assert!(matches!(&over, Ok(Task::Over { order, .. }) if order[..] == [1, 0]));
+    // Rank 0 may have joined, and this one hears no more of that.
+    joining.join(5).expect("it is sound");
+    board.root_lost();
+    assert!(matches!(joining.wait(5), Err(Error::CutOff { rank: 1 })));
+    assert_eq!(*peers.errors.lock().expect("no panic"), [Error::CutOff { rank }.to_string()]);
+}
+
+#[test]
+fn nobody_joins_without_a_root() {
+    let (board, health) = (Arc::new(Board::new(0, 2)), Arc::new(Health::new(2)));
+    let joining =
+        Joining { rank: 0, board: board.clone(), peers: Arc::new(Mute::default()), health };
+    board.cut_off();
+    joining.join(5).expect("it is sound");
+    assert!(matches!(joining.wait(5), Err(Error::CutOff { rank: 0 })));
 }
