@@ -270,7 +270,7 @@ impl Peers {
 struct Unanswered(String);
 
 impl StreamSource for Peers {
-    /// See [`streams`](super::streams) for who connects.
+    /// See `streams.rs` for who connects.
     fn stream(&self, peer: Rank, index: usize, deadline: Instant) -> Result<Wire, LinkError> {
         let key = (peer, index);
         if self.rank < peer {
