@@ -110,6 +110,18 @@ fn a_rank_out_of_range_is_told_to_all() {
     }
 }
 
+/// The one at fault comes first, and the other when the root has refused the job already.
+#[test]
+fn who_comes_after_the_refusal_is_told_too() {
+    let id = UniqueId::new().expect("a unique id");
+    thread::scope(|threads| {
+        let first = threads.spawn(|| join(&id, 2, 2, PATIENT));
+        let is_out = |joined: &Joined| matches!(refusal(joined), Refusal::RankOutOfRange { .. });
+        assert!(is_out(&first.join().expect("no panic")));
+        assert!(is_out(&join(&id, 0, 2, PATIENT)));
+    });
+}
+
 #[test]
 fn impossible_worlds_are_refused_at_once() {
     let id = UniqueId::new().expect("a unique id");

@@ -348,9 +348,11 @@ impl Root {
         state.phase = Phase::Refused(frame);
         let now = Instant::now();
         let waited = state.first_came.map_or(Duration::ZERO, |first| now - first);
-        // As long as the first rank was patient, so that ranks started together all learn it.
+        // As long as the first rank was patient, so that ranks started together all learn it; where the first one is refused itself,
+        // as long as it would have waited.
         let patience = state.gather.records().map(|record| record.patience).min();
-        let linger = patience.unwrap_or_default().max(waited).min(LONGEST_LINGER);
+        let left = state.deadline.saturating_duration_since(now);
+        let linger = patience.unwrap_or(left).max(waited).min(LONGEST_LINGER);
         self.end_phase_at(state, now + linger);
     }
 
