@@ -50,7 +50,8 @@ fn any_thread_may_abort_its_own_rank() {
             ranks[0].abort();
             let error = pending.join().expect("no panic");
             assert!(matches!(error, Error::Aborted { rank: 0 }), "{transport:?}: {error}");
-            let error = ranks[1].barrier().expect_err("told");
+            // Rank 0's part in its barrier may be here before the news; the next one finds them.
+            let error = ranks[1].barrier().and_then(|()| ranks[1].barrier()).expect_err("told");
             assert!(matches!(error, Error::Aborted { rank: 0 }), "{transport:?}: {error}");
         });
     }
