@@ -33,10 +33,13 @@ static __thread char where[256] = "start";
 #define OK(call) EXPECT(ncclSuccess, call)
 
 /* A call must be refused with this code and a text that holds all of the words. */
+/* The last error's text is one for the whole process: other threads may have replaced it. */
+__attribute__((unused)) static int several_threads;
+
 #define REFUSED(code, call, text)                                                           \
   do {                                                                                      \
     EXPECT(code, call);                                                                     \
-    if (!strstr(ncclGetLastError(NULL), text)) FAIL("%s says: %s", #call, ncclGetLastError(NULL)); \
+    if (!several_threads && !strstr(ncclGetLastError(NULL), text)) FAIL("%s says: %s", #call, ncclGetLastError(NULL)); \
   } while (0)
 
 static const size_t SIZE[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -159,11 +162,13 @@ static void in_threads(int world, Program *program) {
   Thread arguments[8];
   ncclUniqueId id;
   OK(ncclGetUniqueId(&id));
+  several_threads = world > 1;
   for (int rank = 0; rank < world; rank++) {
     arguments[rank] = (Thread){program, id, rank, world};
     CHECK(!pthread_create(&threads[rank], NULL, run_thread, &arguments[rank]));
   }
   for (int rank = 0; rank < world; rank++) CHECK(!pthread_join(threads[rank], NULL));
+  several_threads = 0;
 }
 
 /* One thread drives all ranks, in groups. */
