@@ -24,7 +24,7 @@
 //! # let ranks = Communicator::local(2)?;
 //! # std::thread::scope(|threads| {
 //! #     let running: Vec<_> = ranks.iter().map(|comm| threads.spawn(move || train(comm))).collect();
-//! #     running.into_iter().try_for_each(|rank| rank.join().unwrap())
+//! #     running.into_iter().try_for_each(|rank| rank.join().expect("no panic"))
 //! # }) }
 //! fn train(comm: &Communicator) -> Result<(), Error> {
 //!     // y = weight * x, learned from y = 3 x. `Communicator::from_env()` gives `comm` under a launcher.

@@ -70,7 +70,8 @@ impl Held {
             let now = Self::now();
             let settled = now.descriptors <= before.descriptors && now.threads <= before.threads;
             if settled || Instant::now() > deadline {
-                return now;
+                give_back_free_memory();
+                return Self::now();
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -89,6 +90,15 @@ impl Held {
     }
 }
 
+/// Freed blocks of megabytes stay resident in the allocator's arenas or not, as the threads happen to share them.
+fn give_back_free_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it may be called at any time, by any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// The difference of two counts.
 pub(crate) struct Growth {
     blocks: isize,
@@ -103,14 +113,12 @@ impl Growth {
     /// Whether `cycles` cycles have left nothing behind. Something may be kept for all of them, but not for each tenth: a
     /// few blocks and mappings are the allocator's and the threads' own.
     pub(crate) fn is_bounded(&self, cycles: usize) -> bool {
-        self.is_bounded_but_for_residence(cycles) && self.resident_kib <= 8 << 10
-    }
-
-    /// The same, but for memory that the process has long had and now touched: it may do so once, for instance when the
-    /// allocator's threads share its arenas otherwise than before.
-    pub(crate) fn is_bounded_but_for_residence(&self, cycles: usize) -> bool {
         let few = (cycles as isize / 10).clamp(20, 64);
-        self.is_settled() && self.blocks <= few && self.bytes <= 64 << 10 && self.mappings <= few
+        self.is_settled()
+            && self.blocks <= few
+            && self.bytes <= 64 << 10
+            && self.mappings <= few
+            && self.resident_kib <= 8 << 10
     }
 }
 

@@ -59,21 +59,14 @@ fn repeat_lingering(name: &str, count: usize, lingering: Duration, mut cycle: im
     let warm_up = (count / 10).clamp(12, 200);
     (0..warm_up).for_each(&mut cycle);
     thread::sleep(lingering);
-    let mut growth = || {
-        let before = Held::settled(&start, SETTLING);
-        let begun = Instant::now();
-        (0..count).for_each(&mut cycle);
-        let took = begun.elapsed();
-        thread::sleep(lingering);
-        let growth = Held::settled(&before, SETTLING).since(&before);
-        println!("\n{name}: {count} cycles in {:.1} s: {growth}", took.as_secs_f64());
-        growth
-    };
-    let mut grown = growth();
-    if grown.is_bounded_but_for_residence(count) && !grown.is_bounded(count) {
-        grown = growth(); // what leaks does so again
-    }
-    assert!(grown.is_bounded(count), "{name}: {count} cycles: {grown}");
+    let before = Held::settled(&start, SETTLING);
+    let begun = Instant::now();
+    (0..count).for_each(&mut cycle);
+    let took = begun.elapsed();
+    thread::sleep(lingering);
+    let growth = Held::settled(&before, SETTLING).since(&before);
+    println!("\n{name}: {count} cycles in {:.1} s: {growth}", took.as_secs_f64());
+    assert!(growth.is_bounded(count), "{name}: {count} cycles: {growth}");
     let left = Held::now().since(&start);
     assert!(left.is_settled(), "{name}: since the beginning: {left}");
 }

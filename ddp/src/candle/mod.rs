@@ -11,7 +11,7 @@
 //!
 //! # The loop
 //!
-//! ```no_run
+//! ```
 //! use annulus::Communicator;
 //! use annulus_ddp::candle::Ddp;
 //! use annulus_ddp::{DistributedSampler, Metrics};
@@ -21,7 +21,13 @@
 //! fn net(vb: VarBuilder) -> candle_core::Result<Linear> {
 //!     linear(64, 10, vb)
 //! }
-//! # fn load(indices: &[usize]) -> candle_core::Result<(Tensor, Tensor)> { unimplemented!() }
+//! // The samples of a batch: here the number n, of class n % 10, as 64 features.
+//! fn load(indices: &[usize]) -> candle_core::Result<(Tensor, Tensor)> {
+//!     let features = indices.iter().flat_map(|n| (0..64).map(move |at| f32::from(n % 10 == at % 10)));
+//!     let images = Tensor::from_iter(features, &Device::Cpu)?.reshape((indices.len(), 64))?;
+//!     let labels = indices.iter().map(|n| (n % 10) as u32);
+//!     Ok((images, Tensor::from_iter(labels, &Device::Cpu)?))
+//! }
 //!
 //! let comm = Communicator::from_env()?; // `annulus run -n 4 -- ./program`, torchrun, mpirun, srun
 //! let varmap = VarMap::new();
@@ -29,8 +35,8 @@
 //! let ddp = Ddp::new(&varmap, &comm)?; // all ranks now have rank 0's
 //! let mut sgd = SGD::new(ddp.vars(), 0.1)?;
 //! let mut sampler =
-//!     DistributedSampler::new(60_000, comm.world_size(), comm.rank())?.shuffle(true);
-//! for epoch in 0..10 {
+//!     DistributedSampler::new(200, comm.world_size(), comm.rank())?.shuffle(true);
+//! for epoch in 0..3 {
 //!     sampler.set_epoch(epoch);
 //!     let mut metrics = Metrics::new();
 //!     for batch in sampler.indices().chunks(32) {

@@ -269,7 +269,7 @@ mod tests {
                     threads.spawn(move || rank(number))
                 })
                 .collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+            ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
         });
         std::fs::remove_file(&path).unwrap();
         assert_eq!(counts[0], counts[1]);
