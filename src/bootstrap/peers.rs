@@ -1,5 +1,8 @@
 //! Connections between the ranks of a communicator, for the transports.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Read, Write};

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use annulus_transports::acceptor::{AcceptError, Acceptor, Handler, Stream};
-use annulus_transports::connect::{AttemptError, ConnectError, connect_tcp, connect_unix};
+use annulus_transports::connect::{
+    AttemptError, ConnectError, Patience, connect_tcp, connect_unix,
+};
 use annulus_transports::handshake::{HandshakeError, Hello, PROTOCOL_VERSION};
 use annulus_transports::secret::Secret;
 use annulus_transports::session::Session;
@@ -80,6 +82,28 @@ fn tcp_connection_reaches_the_rank_it_asks_for() {
     check_both_ways(client, server);
     assert!(at_zero.try_recv().is_err());
     assert_eq!(acceptor.strangers(), 0);
+}
+
+/// The other end has taken the connection for good when the client, which was stopped for long, looks at the clock.
+#[test]
+fn a_verdict_that_is_here_counts_after_the_deadline() {
+    let acceptor = Acceptor::bind(None).unwrap();
+    let secret = Secret::random().unwrap();
+    let (handler, arrivals) = queue();
+    let _registration = acceptor.register(&secret, 0, handler);
+    let taken = Mutex::new(None);
+    // Each look takes so long that what was sent before has been answered, and the last one says that time is up.
+    let wanted = || {
+        let mut taken = taken.lock().unwrap();
+        *taken = taken.take().or_else(|| arrivals.recv_timeout(Duration::from_millis(200)).ok());
+        taken.is_none()
+    };
+    let patience = Patience::new(patience(), &wanted);
+    let client = connect_tcp(&[loopback(&acceptor)], &secret, hello(5, 0), patience).unwrap();
+    let Some((_, Stream::Tcp(server))) = taken.into_inner().unwrap() else {
+        panic!("the client stopped when it had been taken")
+    };
+    check_both_ways(client, server);
 }
 
 #[test]
