@@ -125,6 +125,11 @@ pub(crate) fn add_scaled<T: Float>(to: &mut [T], from: &[T], factor: f64) {
     }
 }
 
+/// The sum of the squares of `values`.
+pub(crate) fn square<T: Float>(values: &[T]) -> f64 {
+    values.iter().map(|value| f64::from(value.to_f32()).powi(2)).sum()
+}
+
 /// `values[i] *= factor`.
 pub(crate) fn scale<T: Float>(values: &mut [T], factor: f64) {
     for value in values {

@@ -2,9 +2,9 @@
 
 use annulus::{Allocation, ReduceOp};
 
-use crate::float::with_float;
+use crate::float::{square, with_float};
 use crate::reducer::BucketLayout;
-use crate::{Checkpoint, Error, Float, Reducer};
+use crate::{Checkpoint, Error, Float, Reducer, agreement};
 
 /// How an optimizer changes parameters, each element by itself.
 pub trait Elementwise: Send {
@@ -145,15 +145,15 @@ impl<O: Elementwise> ShardedOptimizer<O> {
             return Err(Error::Joined { rank });
         }
         let comm = reducer.communicator();
-        let square = |(index, bucket): (usize, &BucketLayout)| -> f64 {
+        let squares_of = |(index, bucket): (usize, &BucketLayout)| -> f64 {
             let part = bucket.shard(comm.rank(), comm.world_size());
             with_float!(bucket.dtype, T => {
                 reducer.with_bucket(index, |values: &mut [T]| {
-                    values[part].iter().map(|value| f64::from(value.to_f32()).powi(2)).sum()
+                    square(&values[part])
                 })
             })
         };
-        let mut squares = [reducer.buckets().iter().enumerate().map(square).sum::<f64>()];
+        let mut squares = [reducer.buckets().iter().enumerate().map(squares_of).sum::<f64>()];
         comm.all_reduce(&mut squares, ReduceOp::Sum)?;
         let norm = squares[0].sqrt();
         if norm.is_finite() && norm > limit {
@@ -172,12 +172,17 @@ impl<O: Elementwise> ShardedOptimizer<O> {
     /// tensors on every rank. Blocks; all ranks must call it.
     ///
     /// # Errors
-    /// [`Error::Communication`].
+    /// [`Error::Joined`] when a rank has joined, whose part nobody has; [`Error::Communication`].
     pub fn save_into(
         &mut self,
         reducer: &Reducer,
         checkpoint: &mut Checkpoint,
     ) -> Result<(), Error> {
+        // A rank may have joined since the last step, and would answer with zeros.
+        let present = agreement::present(reducer.communicator())?;
+        if let Some(rank) = present.iter().position(|&present| !present) {
+            return Err(Error::Joined { rank });
+        }
         checkpoint.note("optimizer.steps", self.steps);
         let slots = self.optimizer.slots();
         for (bucket, shard) in reducer.buckets().iter().zip(&self.shards) {

@@ -82,11 +82,11 @@ impl Trace {
         fs::write(path, self.to_json()).map_err(|error| Error::file(path, error))
     }
 
-    /// Writes all ranks' steps to one file, on rank 0, so that they can be compared on one time line. Blocks; all ranks must
-    /// call it.
+    /// Writes all ranks' steps to one file, on the first rank that has not joined, so that they can be compared on one time line. Blocks;
+    /// all ranks must call it. Those that have [joined](crate::Reducer::join) are left out.
     ///
     /// # Errors
-    /// [`Error::File`] on every rank, if rank 0 cannot write it; [`Error::Communication`].
+    /// [`Error::File`] on every rank, if that rank cannot write it; [`Error::Communication`].
     pub fn write_together(&self, comm: &Communicator, path: &Path) -> Result<(), Error> {
         let events = Value::from(self.events.as_slice()).to_string().into_bytes();
         let mut lengths = vec![0; comm.world_size()];
@@ -94,18 +94,20 @@ impl Trace {
         let longest = lengths.iter().max().map_or(0, |&longest| longest as usize);
         let mut mine = events;
         mine.resize(longest, 0);
-        let first = comm.rank() == 0;
-        let mut all = vec![0; if first { longest * comm.world_size() } else { 0 }];
-        comm.gather_into(&mine, first.then_some(&mut all[..]), 0)?;
+        let writer = agreement::first_present(comm)?;
+        let writes = comm.rank() == writer;
+        let mut all = vec![0; if writes { longest * comm.world_size() } else { 0 }];
+        comm.gather_into(&mine, writes.then_some(&mut all[..]), writer)?;
         let write = || {
             let mut events: Vec<Value> = Vec::new();
-            for (length, part) in lengths.iter().zip(all.chunks_exact(longest)) {
+            let parts = lengths.iter().zip(all.chunks_exact(longest));
+            for (length, part) in parts.filter(|(length, _)| **length > 0) {
                 let part = serde_json::from_slice(&part[..*length as usize]);
                 events.extend::<Vec<Value>>(part.map_err(|error| Error::file(path, error))?);
             }
             fs::write(path, whole(&events)).map_err(|error| Error::file(path, error))
         };
-        let outcome = if first { write() } else { Ok(()) };
+        let outcome = if writes { write() } else { Ok(()) };
         agreement::together(comm, outcome, |complaints| Error::refused(path, &complaints))
     }
 

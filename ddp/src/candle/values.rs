@@ -153,7 +153,7 @@ pub(super) fn load(checkpoint: &Checkpoint, name: &str, var: &Var) -> Result<(),
     })
 }
 
-/// Replaces variables by their mean over ranks, one message for each type.
+/// Replaces variables by their mean over ranks, in one all-reduce for each type.
 pub(super) fn average<'a>(
     comm: &Communicator,
     vars: impl Iterator<Item = &'a Var> + Clone,

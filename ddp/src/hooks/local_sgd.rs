@@ -54,7 +54,7 @@ impl PeriodicAverage {
     }
 }
 
-/// Replaces values, such as all parameters, by their mean over ranks, in one message. Blocks; all ranks must call it. Those
+/// Replaces values, such as all parameters, by their mean over ranks, all in one all-reduce. Blocks; all ranks must call it. Those
 /// that have [joined](crate::Reducer::join) do not count.
 ///
 /// # Errors

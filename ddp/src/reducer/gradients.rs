@@ -57,8 +57,7 @@ impl Reducer {
             generation.layout.buckets.iter().zip(&generation.buckets).map(|(layout, bucket)| {
                 float::with_float!(layout.dtype, T => {
                     let mut bucket = lock(bucket);
-                    let values = &bucket.values_mut::<T>()[..layout.count];
-                    values.iter().map(|value| f64::from(value.to_f32()).powi(2)).sum::<f64>()
+                    float::square(&bucket.values_mut::<T>()[..layout.count])
                 })
             });
         squares.sum::<f64>().sqrt()

@@ -17,7 +17,7 @@ impl Reducer {
     /// reduced are lost. Afterwards all ranks are in the same step, and training can go on.
     ///
     /// Whatever else ranks call while others may have joined goes over [`communicator`](Self::communicator), where a joined
-    /// rank answers it: [`Metrics`](crate::Metrics), [`Checkpoint::save`](crate::Checkpoint::save),
+    /// rank answers it: [`Metrics`](crate::Metrics), [`Checkpoint::save`](crate::Checkpoint::save), [`Trace::write_together`](crate::Trace::write_together),
     /// [`average_values`](crate::hooks::average_values) and [`first_present`](crate::first_present) leave it out; a
     /// [`ShardedOptimizer`](crate::ShardedOptimizer) cannot do without it, and says so.
     ///

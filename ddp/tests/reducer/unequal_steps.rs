@@ -2,7 +2,7 @@
 
 use annulus_ddp::hooks::{PowerSgd, PowerSgdSettings, ReduceScatter, average_values};
 use annulus_ddp::{
-    Averaging, Checkpoint, Error, Metrics, Model, Options, Reducer, Sgd, ShardedOptimizer,
+    Averaging, Checkpoint, Error, Metrics, Model, Options, Reducer, Sgd, ShardedOptimizer, Trace,
     broadcast_values, first_present,
 };
 
@@ -139,6 +139,18 @@ fn what_else_ranks_call_leaves_out_those_that_have_joined() {
             let mut checkpoint = Checkpoint::new();
             checkpoint.note("rank", rank);
             checkpoint.save(comm, &path).expect("written");
+
+            let trace = path.with_extension("trace");
+            Trace::new(rank)
+                .write_together(comm, &trace)
+                .expect("written by the first that is left");
+            let text = std::fs::read_to_string(&trace);
+            comm.barrier().expect("both have read");
+            let text = text.expect("it is there");
+            assert!(text.contains("traceEvents"), "{text}");
+            if rank == root {
+                std::fs::remove_file(&trace).expect("it was there");
+            }
         }
         assert!(reducer.join().is_ok());
         let checkpoint = Checkpoint::load(comm, &path).expect("written by the first that was left");
@@ -167,6 +179,8 @@ fn a_sharded_optimizer_refuses_to_step_without_a_rank() {
             if step == 1 {
                 assert!(matches!(outcome, Err(Error::Joined { rank: 0 })), "{outcome:?}");
                 assert_eq!(weight, before);
+                let saved = sharded.save_into(&reducer, &mut Checkpoint::new());
+                assert!(matches!(saved, Err(Error::Joined { rank: 0 })), "{saved:?}");
             } else {
                 outcome.expect("all are there");
             }
