@@ -29,30 +29,39 @@
 //!     Ok((images, Tensor::from_iter(labels, &Device::Cpu)?))
 //! }
 //!
-//! let comm = Communicator::from_env()?; // `annulus run -n 4 -- ./program`, torchrun, mpirun, srun
-//! let varmap = VarMap::new();
-//! net(VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?; // makes the variables
-//! let ddp = Ddp::new(&varmap, &comm)?; // all ranks now have rank 0's
-//! let mut sgd = SGD::new(ddp.vars(), 0.1)?;
-//! let mut sampler =
-//!     DistributedSampler::new(200, comm.world_size(), comm.rank())?.shuffle(true);
-//! for epoch in 0..3 {
-//!     sampler.set_epoch(epoch);
-//!     let mut metrics = Metrics::new();
-//!     for batch in sampler.indices().chunks(32) {
-//!         let samples = batch.len() as u64;
-//!         let (images, labels) = ddp.reducer().time_input(|| load(batch))?;
-//!         let model = net(ddp.var_builder())?; // the variables as they are now
-//!         let loss = cross_entropy(&model.forward(&images)?, &labels)?;
-//!         let (gradients, report) = ddp.backward(&loss, Some(samples))?; // averaged over all ranks
-//!         sgd.step(&gradients)?;
-//!         metrics.add_mean("loss", loss.to_scalar::<f32>()?.into(), samples as f64);
-//!         println!("{report}");
+//! // The communicator comes from `Communicator::from_env()?` (`annulus run -n 4 -- ./program`, torchrun, mpirun, srun).
+//! fn train(comm: &Communicator) -> Result<(), Box<dyn std::error::Error>> {
+//!     let varmap = VarMap::new();
+//!     net(VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?; // makes the variables
+//!     let ddp = Ddp::new(&varmap, comm)?; // all ranks now have rank 0's
+//!     let mut sgd = SGD::new(ddp.vars(), 0.1)?;
+//!     let mut sampler =
+//!         DistributedSampler::new(200, comm.world_size(), comm.rank())?.shuffle(true);
+//!     for epoch in 0..3 {
+//!         sampler.set_epoch(epoch);
+//!         let mut metrics = Metrics::new();
+//!         for batch in sampler.indices().chunks(32) {
+//!             let samples = batch.len() as u64;
+//!             let (images, labels) = ddp.reducer().time_input(|| load(batch))?;
+//!             let model = net(ddp.var_builder())?; // the variables as they are now
+//!             let loss = cross_entropy(&model.forward(&images)?, &labels)?;
+//!             let (gradients, report) = ddp.backward(&loss, Some(samples))?; // averaged over all ranks
+//!             sgd.step(&gradients)?;
+//!             metrics.add_mean("loss", loss.to_scalar::<f32>()?.into(), samples as f64);
+//!             println!("{report}");
+//!         }
+//!         let loss = metrics.all_reduce(comm)?.mean("loss");
+//!         ddp.compare_weights()?; // the same bits on every rank, or an error
 //!     }
-//!     let loss = metrics.all_reduce(&comm)?.mean("loss");
-//!     ddp.compare_weights()?; // the same bits on every rank, or an error
+//!     Ok(())
 //! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # let comms = Communicator::local(2).map_err(|e| e.to_string())?;
+//! # std::thread::scope(|scope| -> Result<(), String> {
+//! #     let ranks: Vec<_> =
+//! #         comms.iter().map(|comm| scope.spawn(move || train(comm).map_err(|e| e.to_string()))).collect();
+//! #     ranks.into_iter().try_for_each(|rank| rank.join().expect("no rank panics"))
+//! # })?;
+//! # Ok::<(), String>(())
 //! ```
 //!
 //! # Around it
