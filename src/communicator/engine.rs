@@ -14,7 +14,7 @@ use annulus_transports::link::LinkError;
 use super::Shared;
 use super::distance::Distance;
 use super::exchange::Exchanges;
-use super::join::{Answers, Numbered, Opening};
+use super::join::{Answers, Numbered};
 use super::raw::Factor;
 use super::witness::is_collective;
 use crate::Error;
@@ -186,10 +186,7 @@ impl Engine {
         let number = match self.programs.find(&operation.call) {
             Some(number) => number,
             None => {
-                shared.joining.set_opening(Some(Opening::Call(begun)))?;
-                let program = compile(shared, &operation.call, &mut self.executor);
-                shared.joining.set_opening(None)?;
-                let program = match program {
+                let program = match compile(shared, &operation.call, &mut self.executor) {
                     Ok(program) => program,
                     Err(error) => return Err(self.fail(shared, error.into(), fingerprint)),
                 };

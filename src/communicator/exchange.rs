@@ -11,7 +11,7 @@ use annulus_plan::{Buffer, CollectiveKind, DataType, Fingerprint, Rank, Span};
 
 use super::Shared;
 use super::engine::Engine;
-use super::join::{Numbered, Opening};
+use super::join::Numbered;
 use crate::Error;
 use crate::executor::{Buffers, Extents, Program};
 use crate::reduce::Kernel;
@@ -135,9 +135,6 @@ impl Engine {
             let choice = shared.tuner.choose_exchange();
             let plan = algorithms::exchange(&exchange.call, &choice)
                 .expect("pairwise plans every exchange");
-            let opening =
-                collective.map_or_else(|| Opening::Exchange(peers(&exchange.call)), Opening::Call);
-            shared.joining.set_opening(Some(opening))?;
             let program = Program::compile(
                 &plan,
                 &exchange.extents,
@@ -147,7 +144,6 @@ impl Engine {
                 &*shared.fabric,
                 shared.connected_by(),
             );
-            shared.joining.set_opening(None)?;
             let program = match program {
                 Ok(program) => program,
                 Err(error) => return Err(self.fail(shared, error.into(), begun)),

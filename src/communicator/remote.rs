@@ -367,7 +367,7 @@ impl Reader {
                 if let Some(peers) = self.peers.upgrade() {
                     let rank = peers.membership.rank();
                     // An error is in the communicator's health.
-                    let _ = Joining { rank, board, peers, health }.look_while_opening();
+                    let _ = Joining { rank, board, peers, health }.look();
                 }
             }
             Notice::Announced { sequence, call } => board.hear(Numbered { sequence, call }),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use annulus_plan::{CollectiveKind, Rank};
 
 use super::super::peers::Peers;
-use super::ledger::{Arrival, Forgotten, Ledger, Next, Numbered, Opening};
+use super::ledger::{Arrival, Forgotten, Ledger, Next, Numbered};
 use crate::Error;
 use crate::health::Health;
 use crate::monitor::{Observer, Wait};
@@ -133,25 +133,13 @@ impl Joining {
         }
     }
 
-    /// This rank may block while it opens links for `opening`; `None`: it has them.
-    #[cold]
-    pub(in super::super) fn set_opening(&self, opening: Option<Opening>) -> Result<(), Error> {
-        self.board.lock().ledger.set_opening(opening);
-        self.look_while_opening()
-    }
-
-    /// News have come, perhaps while this rank opens links, when it cannot look for itself.
-    pub(in super::super) fn look_while_opening(&self) -> Result<(), Error> {
+    /// Tells those who have joined of the calls that this rank has made, if that is its part. It may be in none now, and not come to the
+    /// next one for long: so this is for the thread that brings the news, too.
+    pub(in super::super) fn look(&self) -> Result<(), Error> {
         if !self.is_active() {
             return Ok(());
         }
-        let mut state = self.board.lock();
-        if let Some(joined) = state.ledger.opening_to_joined() {
-            drop(state);
-            return Err(self.break_with(self.exchange_with(joined)));
-        }
-        let news = state.ledger.witness(None);
-        drop(state);
+        let news = self.board.lock().ledger.witness(None);
         self.tell(news)
     }
 
@@ -168,7 +156,7 @@ impl Joining {
     /// This rank, which has made `sequence` collectives, joins.
     pub(super) fn join(&self, sequence: u64) -> Result<(), Error> {
         // What it has made and nobody has told of, it tells of before it hands over.
-        self.look_while_opening()?;
+        self.look()?;
         let mut state = self.board.lock();
         state.ledger.join();
         let epoch = state.ledger.epoch();

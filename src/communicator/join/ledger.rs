@@ -33,14 +33,6 @@ pub(in super::super) struct Arrival {
     pub(in super::super) order: u64,
 }
 
-/// What a rank may open links for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) enum Opening {
-    Call(Numbered),
-    /// Sends and receives between it and these.
-    Exchange(Vec<Rank>),
-}
-
 /// What a rank that has joined does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Next {
@@ -75,8 +67,6 @@ pub(in super::super) struct Ledger {
     remembered: VecDeque<Numbered>,
     /// The last call that was remembered and is no more.
     forgotten: u64,
-    /// What this rank opens links for, while it does and cannot look around.
-    opening: Option<Opening>,
     /// Calls that all ranks have been told of, by this one or by another, as far as this one may still have to tell of them.
     told: BTreeSet<u64>,
     /// Whether this rank has joined in this epoch.
@@ -93,7 +83,6 @@ impl Ledger {
             announced: BTreeMap::new(),
             remembered: VecDeque::new(),
             forgotten: 0,
-            opening: None,
             told: BTreeSet::new(),
             joined: false,
         }
@@ -138,12 +127,6 @@ impl Ledger {
         self.told.insert(call.sequence);
     }
 
-    /// A rank that has joined and that this one opens links to for a send or a receive.
-    pub(in super::super) fn opening_to_joined(&self) -> Option<Rank> {
-        let Some(Opening::Exchange(peers)) = &self.opening else { return None };
-        peers.iter().copied().find(|&peer| self.has_joined(peer))
-    }
-
     /// The join that has made the fewest calls in this epoch.
     fn earliest(&self) -> Option<(Rank, Arrival)> {
         let arrivals = self.arrivals.get(&self.epoch)?;
@@ -175,11 +158,6 @@ impl Ledger {
         self.forgotten = 0;
     }
 
-    /// This rank is about to open links; `None`: it has opened them.
-    pub(in super::super) fn set_opening(&mut self, opening: Option<Opening>) {
-        self.opening = opening;
-    }
-
     /// The calls that this rank, perhaps in the call `current`, should tell the others of.
     pub(in super::super) fn witness(
         &mut self,
@@ -199,11 +177,7 @@ impl Ledger {
         if floor < self.forgotten {
             return Err(Forgotten { rank, sequence: floor });
         }
-        let opening = match self.opening {
-            Some(Opening::Call(call)) => Some(call),
-            _ => None,
-        };
-        let own = self.remembered.iter().copied().chain(current.or(opening));
+        let own = self.remembered.iter().copied().chain(current);
         let is_news =
             |call: &Numbered| call.sequence > floor && !self.told.contains(&call.sequence);
         let news: Vec<_> = own.filter(is_news).collect();

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use annulus_plan::{Collective, Rank};
 
 pub(super) use board::{Board, Joining};
-pub(super) use ledger::{Arrival, Numbered, Opening};
+pub(super) use ledger::{Arrival, Numbered};
 
 use super::engine::{Engine, Operation};
 use super::queue::Work;
