@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use annulus_plan::{Fingerprint, Rank};
@@ -25,22 +26,25 @@ pub type LastCall = Arc<dyn Fn() -> Option<Fingerprint> + Send + Sync>;
 pub struct Control {
     desk: Option<Arc<Desk>>,
     tag: u64,
+    /// How many agreements of the communicator have let this rank go on. Whatever else it agrees on meanwhile, it must not ask for
+    /// one of them again.
+    round: Arc<AtomicU32>,
 }
 
 impl Control {
     /// That of a world of one: there is nobody to tell.
     pub(super) fn alone() -> Self {
-        Self { desk: None, tag: 0 }
+        Self { desk: None, tag: 0, round: Arc::default() }
     }
 
     /// That of the communicator `tag` of all ranks.
     pub(super) fn new(desk: Arc<Desk>, tag: u64) -> Self {
-        Self { desk: Some(desk), tag }
+        Self { desk: Some(desk), tag, round: Arc::default() }
     }
 
     /// The same connection for another communicator of the same job.
     pub(super) fn with_tag(&self, tag: u64) -> Self {
-        Self { desk: self.desk.clone(), tag }
+        Self { desk: self.desk.clone(), tag, round: Arc::default() }
     }
 
     /// Tells all other ranks of this communicator. Does not block. When the root is gone, the next one passes it on, also
@@ -99,7 +103,13 @@ impl Control {
         patience: Duration,
     ) -> Option<Result<Outcome, Unanswered>> {
         let desk = self.desk.as_ref()?;
-        Some(desk.agree(self.tag, members, exclude, Instant::now() + patience))
+        let round = self.round.load(Ordering::Relaxed);
+        let outcome = desk.agree(self.tag, round, members, exclude, Instant::now() + patience);
+        if matches!(outcome, Ok(Outcome::Agreed { .. })) {
+            // Two threads may have asked for the same.
+            self.round.fetch_max(round.saturating_add(1), Ordering::Relaxed);
+        }
+        Some(outcome)
     }
 
     /// From now on, and with what has happened before, `on_notice` is called, until the result is dropped.

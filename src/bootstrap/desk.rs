@@ -34,7 +34,7 @@ use outbox::{Full, Outbox};
 use questions::Question;
 pub(super) use questions::Unanswered;
 
-/// Of so many communicators a rank remembers what was agreed last.
+/// Of so many communicators a rank remembers what was agreed last, for the next root.
 const MAX_SETTLED: usize = 256;
 /// A root that has ended after all of its ranks had left is replaced only if this rank is still there so much later: at the end of a
 /// job everybody leaves.

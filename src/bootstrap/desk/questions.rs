@@ -35,6 +35,7 @@ impl Desk {
     pub(in crate::bootstrap) fn agree(
         &self,
         tag: u64,
+        round: u32,
         members: RankSet,
         exclude: RankSet,
         deadline: Instant,
@@ -42,7 +43,6 @@ impl Desk {
         let mut state = lock(&self.state);
         let number = state.next_number;
         state.next_number = number.wrapping_add(1);
-        let round = state.settlements.next_round(tag);
         state.asked.insert(number, Question { tag, round, exclude: exclude.clone() });
         let mut asked_in = None;
         let outcome = loop {
@@ -88,7 +88,7 @@ impl Desk {
             if let Outcome::Agreed { nonce, survivors } = &outcome {
                 let (nonce, survivors) = (*nonce, survivors.clone());
                 let settlement = Settlement { tag, round, nonce, survivors, exclude };
-                // It asked for the round that it knew nothing of, and nobody but the root tells it.
+                // Nobody but the root tells it.
                 let _ = state.settlements.learn(self.roster.rank, settlement);
             }
             state.answers.insert(number, outcome);

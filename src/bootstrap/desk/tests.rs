@@ -14,11 +14,11 @@ use socket2::{Domain, Socket, Type};
 
 use super::failover::Attempt;
 use super::*;
-use crate::bootstrap::agreement::RankSet;
+use crate::bootstrap::agreement::{Ask, MAX_ASK, RankSet};
 use crate::bootstrap::control::{Control, Subscription};
 use crate::bootstrap::notice::Notice;
 use crate::bootstrap::peers::purpose;
-use crate::bootstrap::wire::FRAME_HEAD;
+use crate::bootstrap::wire::{FRAME_HEAD, frame_head};
 
 /// The job of ranks 0 to 3. Rank 0 is the root, and has no desk.
 struct Job {
@@ -82,22 +82,38 @@ impl Job {
         stream.write_all(&frame(kind, payload)).expect("sent");
     }
 
+    fn root_hears_question(&mut self, from: usize) -> Ask {
+        let stream = self.root[from - 1].as_mut().expect("it has its root");
+        let mut head = [0; FRAME_HEAD];
+        stream.read_exact(&mut head).expect("a frame");
+        let (kind, length) = frame_head(head, MAX_ASK).expect("sound");
+        assert_eq!(kind, FrameKind::Ask);
+        let mut payload = vec![0; length];
+        stream.read_exact(&mut payload).expect("all of it");
+        Ask::decode(&payload).expect("sound")
+    }
+
     fn root_loses(&mut self, lost: usize, tells: usize) {
         let loss = Loss { noticed: "the root says so".into(), last_operation: None };
         let word = Dispatch { rank: lost as u32, event: Event::Lost(loss) };
         self.root_says(tells, FrameKind::Notice, &word.encode());
     }
 
-    /// What `ranks` agree on, which ask at the same time.
+    /// What `ranks` agree on, which ask at the same time for the first time.
     fn agree(&self, ranks: &[usize]) -> Vec<Result<Outcome, Unanswered>> {
+        self.agree_in(0, ranks)
+    }
+
+    /// The same, once they have agreed `round` times.
+    fn agree_in(&self, round: u32, ranks: &[usize]) -> Vec<Result<Outcome, Unanswered>> {
         thread::scope(|threads| {
             let asks: Vec<_> = ranks
                 .iter()
                 .map(|rank| {
                     let desk = self.desk(*rank);
-                    threads.spawn(|| {
+                    threads.spawn(move || {
                         let members = (0..WORLD as u32).collect();
-                        desk.agree(TAG, members, [0].into(), Instant::now() + LONG)
+                        desk.agree(TAG, round, members, [0].into(), Instant::now() + LONG)
                     })
                 })
                 .collect();
@@ -151,7 +167,7 @@ fn an_answer_of_the_last_root_counts() {
     let answered = thread::scope(|threads| {
         let desk = job.desk(3).clone();
         let asks = threads
-            .spawn(move || desk.agree(TAG, (0..4).collect(), [0].into(), Instant::now() + LONG));
+            .spawn(move || desk.agree(TAG, 0, (0..4).collect(), [0].into(), Instant::now() + LONG));
         until(|| lock(&job.desk(3).state).asked.contains_key(&0));
         job.root_says(3, FrameKind::Answer, &answer.encode());
         asks.join().expect("no panic")
@@ -163,8 +179,37 @@ fn an_answer_of_the_last_root_counts() {
     outcomes.push(answered);
     assert_eq!(assert_agreed(&outcomes, &[1, 2, 3]), nonce);
     // The next time is another agreement.
-    let again = job.agree(&[1, 2, 3]);
+    let again = job.agree_in(1, &[1, 2, 3]);
     assert_ne!(assert_agreed(&again, &[1, 2, 3]), nonce);
+}
+
+/// What a rank is in stays known to it, whatever else it has shrunk since.
+#[test]
+fn a_communicator_asks_for_its_next_round_however_many_others_were_shrunk() {
+    let mut job = Job::start();
+    let all = || (0..WORLD as u32).collect::<RankSet>();
+    let controls: Vec<_> = (0..=MAX_SETTLED as u64)
+        .map(|number| Control::new(job.desk(3).clone(), TAG + number))
+        .collect();
+    let (first, others) = controls.split_first().expect("there are some");
+    thread::scope(|threads| {
+        let asks = threads.spawn(|| {
+            for control in [first].into_iter().chain(others).chain([first, &first.clone()]) {
+                let outcome = control.agree(all(), RankSet::new(), LONG).expect("not alone");
+                assert!(matches!(outcome, Ok(Outcome::Agreed { .. })), "{outcome:?}");
+            }
+        });
+        let mut rounds = Vec::new();
+        for _ in 0..controls.len() + 2 {
+            let Ask { tag, number, round, .. } = job.root_hears_question(3);
+            rounds.push((tag, round));
+            let outcome = Outcome::Agreed { nonce: [number as u8; 32], survivors: all() };
+            job.root_says(3, FrameKind::Answer, &Answer { number, outcome }.encode());
+        }
+        asks.join().expect("no panic");
+        let once = (0..controls.len() as u64).map(|number| (TAG + number, 0));
+        assert!(rounds.into_iter().eq(once.chain([(TAG, 1), (TAG, 2)])));
+    });
 }
 
 /// Rank 2 loses its connection to a root that lives for the others.
@@ -254,7 +299,7 @@ fn a_rank_whose_root_serves_is_not_expelled_by_one_that_was_given_up() {
     let event = Event::Lost(Loss { noticed: "rank 3 says so".into(), last_operation: None });
     job.desk(1).is_said_to_be_gone(event);
     assert!(!lock(&job.desk(1).state).expelled);
-    assert_agreed(&job.agree(&[1, 2]), &[1, 2]);
+    assert_agreed(&job.agree_in(1, &[1, 2]), &[1, 2]);
 }
 
 /// Somebody comes to a rank that has just left.
