@@ -41,12 +41,15 @@ impl<T> Agreement<T> {
         }
     }
 
-    /// `rank` asks to go on without `exclude`, and waits until `deadline`; a second time instead of the first.
+    /// `rank` asks to go on without `exclude`, and waits until `deadline`; a second time instead of the first. One that is gone gets
+    /// no answer.
     pub(crate) fn ask(&mut self, rank: u32, exclude: &RankSet, deadline: Instant, ticket: T) {
         for other in exclude {
             self.excluded.entry(*other).or_insert(rank);
         }
-        self.asked.insert(rank, ticket);
+        if !self.gone.contains(&rank) {
+            self.asked.insert(rank, ticket);
+        }
         self.deadline = self.deadline.min(deadline);
     }
 
@@ -320,7 +323,8 @@ mod tests {
         assert_eq!(agreement.survivors(), None);
         agreement.lose(7);
         assert_eq!(agreement.survivors(), Some(set(&[5])));
-        assert_eq!(agreement.askers().count(), 1);
+        agreement.ask(7, &set(&[]), now + SOON, ());
+        assert!(agreement.asked().into_iter().eq([5]));
     }
 
     proptest! {

@@ -17,7 +17,8 @@ pub(super) const MAX_OPEN: usize = 64;
 impl Root {
     /// The rank of `seat` asks to go on without some.
     pub(super) fn ask(&self, seat: u64, ask: Ask) -> Result<(), WireError> {
-        let mut state = self.state();
+        let mut guard = self.state();
+        let state = &mut *guard;
         let unexpected = WireError::Unexpected { kind: FrameKind::Ask as u8 };
         let rank = state.seats.get(&seat).and_then(|seat| seat.rank);
         let Some(rank) = rank.filter(|rank| ask.members.contains(rank)) else {
@@ -28,25 +29,30 @@ impl Root {
         }
         // The one who tells how it ended may have come first, and who was excluded comes too late.
         if let Some(outcome) = state.settlements.outcome(ask.tag, ask.round, rank) {
-            Self::reply(&state, seat, ask.number, outcome);
+            Self::reply(state, seat, ask.number, outcome);
             return Ok(());
         }
         let asked = |open: &&Open| open.agreement.has_asked(rank);
-        let here = state.agreements.get(&(ask.tag, ask.round));
+        let key = (ask.tag, ask.round);
+        let here = state.agreements.get(&key);
         if here.filter(asked).is_none()
             && state.agreements.values().filter(asked).count() >= MAX_OPEN
         {
-            Self::reply(&state, seat, ask.number, Outcome::TooMany { most: MAX_OPEN as u32 });
+            Self::reply(state, seat, ask.number, Outcome::TooMany { most: MAX_OPEN as u32 });
             return Ok(());
         }
         let now = Instant::now();
         let deadline = now + ask.patience.min(LONGEST_WAIT);
-        let open = match state.agreements.entry((ask.tag, ask.round)) {
+        let open = match state.agreements.entry(key) {
             Entry::Occupied(open) => open.into_mut(),
-            Entry::Vacant(vacant) => vacant.insert(Open {
-                agreement: Agreement::new(ask.members, now, deadline),
-                appointment: self.reactor.call_at(deadline, self.this.clone()),
-            }),
+            Entry::Vacant(vacant) => {
+                let mut agreement = Agreement::new(ask.members, now, deadline);
+                for rank in state.gone.keys().copied().chain(state.departures.of(ask.tag)) {
+                    agreement.lose(rank);
+                }
+                let appointment = self.reactor.call_at(deadline, self.this.clone());
+                vacant.insert(Open { agreement, appointment })
+            }
         };
         if !open.agreement.concerns(rank) {
             return Err(unexpected);
@@ -56,7 +62,7 @@ impl Root {
             open.appointment = self.reactor.call_at(deadline, self.this.clone());
         }
         open.agreement.ask(rank, &ask.exclude, deadline, (seat, ask.number));
-        self.settle(&mut state);
+        self.settle(state, key);
         Ok(())
     }
 
@@ -88,29 +94,32 @@ impl Root {
     /// `rank` has dropped the communicator `tag`: those who have asked to shrink it already did not know, nor may those who ask next.
     pub(super) fn departed(&self, state: &mut State, tag: u64, rank: u32) {
         state.departures.note(tag, rank);
-        self.settle(state);
+        self.settle_without(state, rank, |key| key.0 == tag);
     }
 
-    /// Answers wherever all have asked who are still there. Where nobody asks any more, there is nothing to answer.
-    pub(super) fn settle(&self, state: &mut State) {
-        let gone: Vec<u32> = state.gone.keys().copied().collect();
-        let mut settled = Vec::new();
-        for (key, open) in &mut state.agreements {
-            for rank in gone.iter().copied().chain(state.departures.of(key.0)) {
+    /// `rank` is gone, as far as that `concerns` an agreement: nobody waits for it there any more.
+    pub(super) fn settle_without(
+        &self,
+        state: &mut State,
+        rank: u32,
+        concerns: impl Fn(&(u64, u32)) -> bool,
+    ) {
+        let keys = state.agreements.keys().copied().filter(concerns);
+        for key in keys.collect::<Vec<_>>() {
+            if let Some(open) = state.agreements.get_mut(&key) {
                 open.agreement.lose(rank);
             }
-            if let Some(survivors) = open.agreement.survivors() {
-                settled.push((*key, survivors));
-            }
+            self.settle(state, key);
         }
-        state.agreements.retain(|_, open| {
-            let is_asked = open.agreement.askers().next().is_some();
-            if !is_asked {
-                self.reactor.cancel(open.appointment);
-            }
-            is_asked
-        });
-        for (key, survivors) in settled {
+    }
+
+    /// Answers if all have asked who are still there. Where nobody asks any more, there is nothing to answer.
+    fn settle(&self, state: &mut State, key: (u64, u32)) {
+        let Some(Open { agreement, appointment }) = state.agreements.get(&key) else { return };
+        if agreement.askers().next().is_none() {
+            self.reactor.cancel(*appointment);
+            state.agreements.remove(&key);
+        } else if let Some(survivors) = agreement.survivors() {
             state.agreed += 1;
             let nonce = *self.entropy.derive(&state.agreed.to_le_bytes()).as_bytes();
             self.answer(state, key, &Outcome::Agreed { nonce, survivors });

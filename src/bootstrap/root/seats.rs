@@ -164,7 +164,7 @@ impl Root {
             return;
         }
         Self::relay(state, &Dispatch { rank, event });
-        self.settle(state);
+        self.settle_without(state, rank, |_| true);
     }
 
     /// Nothing has come from a rank for `silence`.
