@@ -5,6 +5,7 @@
 
 mod early;
 mod failover;
+mod gone;
 mod outbox;
 mod questions;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use super::root::{Standby, Succession};
 use super::settlement::Settlements;
 use super::wire::{FrameKind, WireError, frame};
 use early::{Early, EarlyReports};
+use gone::Gone;
 use outbox::{Full, Outbox};
 use questions::Question;
 pub(super) use questions::Unanswered;
@@ -83,7 +85,7 @@ struct State {
     root_ranks: Vec<u32>,
     subscribers: Vec<Weak<Subscriber>>,
     /// Who has left or was lost, for those who subscribe later.
-    gone: Vec<Dispatch>,
+    gone: Gone,
     /// For the same.
     early: EarlyReports,
     /// What this rank reports, and the root may not pass on.
@@ -157,7 +159,7 @@ impl Desk {
                     root: RootState::There,
                     root_ranks,
                     subscribers: Vec::new(),
-                    gone: Vec::new(),
+                    gone: Gone::default(),
                     early: EarlyReports::default(),
                     outbox: Outbox::new(unnoticed),
                     expelled: false,
@@ -243,7 +245,7 @@ impl Desk {
         state.subscribers.push(Arc::downgrade(subscriber));
         let tag = subscriber.tag();
         let Early { reports, missed } = state.early.take(tag);
-        let earlier: Vec<_> = state.gone.iter().cloned().chain(reports).collect();
+        let earlier: Vec<_> = state.gone.words().into_iter().chain(reports).collect();
         let has_nobody = matches!(state.root, RootState::Nobody);
         drop(state);
         for dispatch in &earlier {
@@ -268,11 +270,10 @@ impl Desk {
         let mut state = lock(&self.state);
         match dispatch.event {
             Event::Left | Event::Lost(_) => {
-                if state.gone.iter().any(|known| known.rank == dispatch.rank) {
-                    return; // a new root repeats what the old one said
+                if !state.gone.learn(dispatch.rank, &dispatch.event) {
+                    return;
                 }
                 state.expelled |= dispatch.rank == self.roster.rank;
-                state.gone.push(dispatch.clone());
             }
             // Those who subscribe later are other communicators.
             Event::Report { tag, .. } if state.knows(tag) => {}
@@ -318,11 +319,8 @@ impl Desk {
             RootState::Coming { candidate } => Some(candidate),
             _ => None,
         };
-        let knows = |rank: &u32, event: fn(&Event) -> bool| {
-            state.gone.iter().any(|known| known.rank == *rank && event(&known.event))
-        };
         // A root whose ranks have all left has done its work: its process may end.
-        let left = |rank: &u32| knows(rank, |event| *event == Event::Left);
+        let left = |rank: &u32| state.gone.has_left(*rank);
         if candidate.is_none() && !state.root_ranks.is_empty() && state.root_ranks.iter().all(left)
         {
             let appointment = self.reactor.call_at(Instant::now() + PAUSE, self.this.clone());
@@ -335,7 +333,7 @@ impl Desk {
             self.find_nobody(state);
             return;
         }
-        let is_known = |rank: &u32| knows(rank, |_| true);
+        let is_known = |rank: &u32| state.gone.contains(*rank);
         // One that has said that it cannot be the root may yet have other ranks beside it.
         let lost: Vec<u32> = match candidate {
             Some(candidate) if is_known(&candidate) => Vec::new(),
@@ -392,7 +390,7 @@ impl Desk {
             let noticed = "it has been given up itself, or finds no root of the job".into();
             return Err(Box::new(Event::Lost(Loss { noticed, last_operation: None })));
         }
-        let gone = state.gone.clone();
+        let gone = state.gone.words();
         if let RootState::Retired(appointment) = state.root {
             self.reactor.cancel(appointment);
             state.root = RootState::Missing;

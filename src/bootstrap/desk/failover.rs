@@ -14,7 +14,7 @@ use annulus_transports::handshake::Hello;
 use annulus_transports::interface::reachable_addresses;
 
 use super::{Desk, DeskInbox, RootState, State};
-use crate::bootstrap::agreement::{RankSet, Rejoin};
+use crate::bootstrap::agreement::Rejoin;
 use crate::bootstrap::connection::Connection;
 use crate::bootstrap::notice::{Event, Loss};
 use crate::bootstrap::peers::purpose;
@@ -66,8 +66,7 @@ impl Desk {
         if state.expelled {
             return None;
         }
-        let gone = |rank: &u32| state.gone.iter().any(|known| known.rank == *rank);
-        (0..self.roster.members.len() as u32).find(|rank| !gone(rank))
+        (0..self.roster.members.len() as u32).find(|rank| !state.gone.contains(*rank))
     }
 
     pub(super) fn attempt(&self, candidate: u32, slice: Duration) -> Attempt {
@@ -92,16 +91,8 @@ impl Desk {
 
     /// What this rank says of itself when it comes to another.
     fn rejoin(&self, state: &State) -> Rejoin {
-        let gone = |left: bool| -> RankSet {
-            let known = state.gone.iter().filter(|known| (known.event == Event::Left) == left);
-            known.map(|known| known.rank).collect()
-        };
-        Rejoin {
-            rank: self.roster.rank,
-            heartbeat: self.roster.heartbeat(),
-            lost: gone(false),
-            left: gone(true),
-        }
+        let (left, lost) = state.gone.left_and_lost();
+        Rejoin { rank: self.roster.rank, heartbeat: self.roster.heartbeat(), lost, left }
     }
 
     /// Comes to `candidate`, at the other end of `stream`, which lets this rank in when all others have come too.
