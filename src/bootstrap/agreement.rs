@@ -156,8 +156,6 @@ pub(super) enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rejoin {
     pub(super) rank: u32,
-    /// As in a [`Record`](super::record::Record).
-    pub(super) heartbeat: Option<Duration>,
     /// The ranks that this one knows to be lost.
     pub(super) lost: RankSet,
     /// The ranks that have left.
@@ -242,7 +240,6 @@ impl Rejoin {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u32(self.rank);
-        w.heartbeat(self.heartbeat);
         put_ranks(&mut w, &self.lost);
         put_ranks(&mut w, &self.left);
         w.bytes
@@ -252,7 +249,6 @@ impl Rejoin {
         let mut r = Reader::new(bytes);
         let rejoin = Self {
             rank: r.u32("rank")?,
-            heartbeat: r.heartbeat("heartbeat")?,
             lost: ranks(&mut r, "lost ranks")?,
             left: ranks(&mut r, "ranks that have left")?,
         };
@@ -341,8 +337,7 @@ mod tests {
             let ask = Ask { tag, number, round, patience, members: lost, exclude: exclude.clone() };
             prop_assert!(ask.encode().len() <= MAX_ASK);
             prop_assert_eq!(Ask::decode(&ask.encode()), Ok(ask));
-            let heartbeat = (number > 0).then(|| Duration::from_millis(number.into()));
-            let rejoin = Rejoin { rank: number, heartbeat, lost: members.clone(), left: exclude };
+            let rejoin = Rejoin { rank: number, lost: members.clone(), left: exclude };
             prop_assert_eq!(Rejoin::decode(&rejoin.encode()), Ok(rejoin));
             for outcome in [
                 Outcome::Agreed { nonce: [7; 32], survivors: members.clone() },

@@ -19,15 +19,15 @@ use std::time::{Duration, Instant};
 
 use annulus_plan::Rank;
 use annulus_transports::acceptor::{Acceptor, Registration};
-use annulus_transports::secret::Secret;
+use annulus_transports::host::HostId;
 
-use super::agreement::{Answer, Outcome};
+use super::agreement::{Answer, Outcome, RankSet};
 use super::connection::{Connection, Inbox};
 use super::control::{LastCall, Subscriber};
-use super::membership::Member;
 use super::notice::{Dispatch, Event, Heartbeat, Loss, Report};
 use super::reactor::{Appointment, Reactor, Timer, lock};
-use super::root::{Standby, Succession};
+use super::root::Standby;
+use super::roster::Roster;
 use super::settlement::Settlements;
 use super::wire::{FrameKind, WireError, frame};
 use early::{Early, EarlyReports};
@@ -44,25 +44,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A root may be dead for so long before anybody notices, where no heartbeat says: that is what the kernel takes.
 const UNNOTICED: Duration = Duration::from_secs(30);
 
-/// What a rank knows of its job.
-pub(super) struct Roster {
-    /// This rank.
-    pub(super) rank: u32,
-    pub(super) members: Arc<[Member]>,
-    pub(super) secret: Secret,
-    /// By rank: both ends of its control connection may be silent for so long.
-    pub(super) heartbeats: Arc<[Option<Duration>]>,
-}
-
-impl Roster {
-    fn heartbeat(&self) -> Option<Duration> {
-        *self.heartbeats.get(self.rank as usize)?
-    }
-}
-
 /// See the module.
 pub(super) struct Desk {
-    roster: Roster,
+    roster: Arc<Roster>,
     reactor: Arc<Reactor>,
     state: Mutex<State>,
     /// An answer has come, or the root has changed.
@@ -82,7 +66,7 @@ struct State {
     epoch: u64,
     root: RootState,
     /// The ranks that live in the root's process, and are lost with it.
-    root_ranks: Vec<u32>,
+    root_ranks: RankSet,
     subscribers: Vec<Weak<Subscriber>>,
     /// Who has left or was lost, for those who subscribe later.
     gone: Gone,
@@ -125,30 +109,23 @@ impl State {
 }
 
 impl Desk {
-    /// Takes over the connection to the root, in whose process `root_ranks` live.
+    /// Takes over the connection to the root, which lives in `root_process`.
     pub(super) fn start(
         socket: OwnedFd,
         roster: Roster,
-        root_ranks: Vec<u32>,
+        root_process: (HostId, u32),
         acceptor: &Arc<Acceptor>,
     ) -> io::Result<Arc<Self>> {
         let reactor = Reactor::shared()?;
-        let own = &roster.members[roster.rank as usize];
-        let here = |member: &&Member| (member.host_id, member.pid) == (own.host_id, own.pid);
-        let succession = Succession {
-            world: roster.members.len() as u32,
-            own: roster.rank,
-            here: roster.members.iter().filter(here).map(|member| member.joined_as).collect(),
-            heartbeats: roster.heartbeats.clone(),
-        };
-        let host_id = own.host_id.to_bytes();
+        let roster = Arc::new(roster);
+        let root_ranks = roster.in_process(root_process);
         // A silence is noticed late by as much as a timer.
         let unnoticed =
-            roster.heartbeat().map_or(UNNOTICED, |heartbeat| heartbeat.saturating_mul(2));
+            roster.own().heartbeat.map_or(UNNOTICED, |heartbeat| heartbeat.saturating_mul(2));
         let desk = Arc::new_cyclic(|this: &Weak<Self>| {
             let desk = this.clone();
             let visited = Box::new(move || desk.upgrade().ok_or(Box::new(Event::Left))?.visited());
-            let standby = Arc::new(Standby::new(&roster.secret, host_id, succession, visited));
+            let standby = Arc::new(Standby::new(roster.clone(), visited));
             let inbox = DeskInbox { desk: this.clone(), epoch: 0 };
             Self {
                 roster,
@@ -195,7 +172,7 @@ impl Desk {
 
     fn listen_to(&self, connection: &Arc<Connection>) -> io::Result<()> {
         connection.watch(&self.reactor)?;
-        if let Some(patience) = self.roster.heartbeat() {
+        if let Some(patience) = self.roster.own().heartbeat {
             connection.beat(&self.reactor, patience);
         }
         Ok(())

@@ -14,12 +14,13 @@ use annulus_transports::interface::{Filter, FilterError, own_addresses};
 use annulus_transports::secret::Secret;
 
 use super::control::{Control, OnNotice};
-use super::desk::{Desk, Roster};
+use super::desk::Desk;
 use super::id::MAX_ROOT_ADDRESSES;
 use super::membership::{Member, Membership, tag};
 use super::peers::{Peers, purpose};
 use super::record::{MAX_ADDRESSES, MAX_WORLD, Record, Table};
 use super::root::{ROOT, Root};
+use super::roster::Roster;
 use super::wire::{FRAME_HEAD, FrameKind, WireError, frame, frame_head};
 use super::{BootstrapError, Refusal, UniqueId, VERSION};
 
@@ -150,6 +151,7 @@ impl Membership {
             cores: host_cores(),
             unix_name: Vec::new(),
             joined_as: 0,
+            heartbeat: options.heartbeat,
         };
         let peers = Arc::new(Peers::new(0, secret.clone(), options.encrypt));
         let on_notice = options.on_notice.clone();
@@ -178,21 +180,14 @@ impl Membership {
         stream.write_all(&frame(FrameKind::Join, &record.encode())).map_err(lost)?;
         // The root answers when the time is up, and names who is missing.
         let table = read_answer(&mut stream, world, deadline + GRACE)?;
-        let root_ranks = table
-            .records
-            .iter()
-            .filter(|r| (r.host_id, r.pid) == (table.root_host_id, table.root_pid))
-            .map(|r| r.rank)
-            .collect();
-        let heartbeats = table.records.iter().map(|record| record.heartbeat).collect();
+        if rank >= world {
+            // Ours would have refused it.
+            return Err(BootstrapError::RankOutOfRange { rank, world });
+        }
+        let root_process = (HostId::from_bytes(table.root_host_id), table.root_pid);
         let members: Arc<[Member]> = table.records.into_iter().map(member).collect();
-        let roster = Roster {
-            rank: rank as u32,
-            members: members.clone(),
-            secret: secret.clone(),
-            heartbeats,
-        };
-        let desk = Desk::start(stream.into(), roster, root_ranks, &acceptor)
+        let roster = Roster { rank: rank as u32, members: members.clone(), secret: secret.clone() };
+        let desk = Desk::start(stream.into(), roster, root_process, &acceptor)
             .map_err(BootstrapError::io("watch the control connection"))?;
         let control = Control::new(desk, tag(secret).into());
         let on_notice = options.on_notice.clone();
@@ -314,6 +309,7 @@ fn member(record: Record) -> Member {
         cores: record.cores.max(1) as usize,
         unix_name: record.unix_name,
         joined_as: record.rank,
+        heartbeat: record.heartbeat,
     }
 }
 

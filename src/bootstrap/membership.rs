@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use annulus_plan::Rank;
 use annulus_transports::acceptor::{Acceptor, Registration};
@@ -34,6 +35,8 @@ pub struct Member {
     pub unix_name: Vec<u8>,
     /// Its rank in the communicator that all ranks joined, of which this one may have been split off.
     pub(super) joined_as: u32,
+    /// Both ends of its control connection may be silent for so long; `None`: for ever.
+    pub(super) heartbeat: Option<Duration>,
 }
 
 /// A rank's membership in a communicator. Dropping it, and all that were split off it, tells the others that this rank has left.
@@ -185,6 +188,11 @@ impl Drop for Membership {
 }
 
 impl Member {
+    /// Its process: host, and number there.
+    pub(super) fn process(&self) -> (HostId, u32) {
+        (self.host_id, self.pid)
+    }
+
     fn reach(&self) -> Reach {
         Reach {
             host_id: self.host_id,

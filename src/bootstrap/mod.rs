@@ -28,6 +28,7 @@ mod reactor;
 mod record;
 mod refusal;
 mod root;
+mod roster;
 mod settlement;
 mod shrink;
 mod stall;

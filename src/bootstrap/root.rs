@@ -30,10 +30,11 @@ use super::notice::{Event, Heartbeat};
 use super::reactor::{Appointment, Reactor, Timer, lock};
 use super::record::{Record, Table};
 use super::refusal::Refusal;
+use super::roster::Roster;
 use super::settlement::{Settlement, Settlements};
 use super::wire::{FrameKind, WireError, frame};
 use departures::Departures;
-pub(super) use succession::{Standby, Succession};
+pub(super) use succession::Standby;
 use surveys::Surveys;
 
 /// What ranks ask an acceptor for when they want the root. No rank has this number.
@@ -90,8 +91,8 @@ struct State {
     /// Questions whether a rank is there, each with the seat that asks, while one of them is being answered.
     inquiries: VecDeque<(u64, u32)>,
     inquiring: bool,
-    /// Of a root that takes over.
-    successor: Option<Succession>,
+    /// Of a root that takes over: what its own rank knows of the job.
+    successor: Option<Arc<Roster>>,
 }
 
 /// An agreement that some have asked for. A ticket is a seat, and the number of its question.
@@ -177,7 +178,7 @@ impl Root {
         secret: &Secret,
         host_id: [u8; 16],
         listens_alone: bool,
-        successor: Option<Succession>,
+        successor: Option<Arc<Roster>>,
     ) -> io::Result<Arc<Self>> {
         let key = secret.key_id();
         let reactor = Reactor::shared()?;

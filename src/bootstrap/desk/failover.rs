@@ -66,11 +66,11 @@ impl Desk {
         if state.expelled {
             return None;
         }
-        (0..self.roster.members.len() as u32).find(|rank| !state.gone.contains(*rank))
+        (0..self.roster.world()).find(|rank| !state.gone.contains(*rank))
     }
 
     pub(super) fn attempt(&self, candidate: u32, slice: Duration) -> Attempt {
-        let own = &self.roster.members[self.roster.rank as usize];
+        let own = self.roster.own();
         let member = &self.roster.members[candidate as usize];
         let addresses =
             reachable_addresses(member.rank, own.host_id, member.host_id, &member.addresses);
@@ -92,7 +92,7 @@ impl Desk {
     /// What this rank says of itself when it comes to another.
     fn rejoin(&self, state: &State) -> Rejoin {
         let (left, lost) = state.gone.left_and_lost();
-        Rejoin { rank: self.roster.rank, heartbeat: self.roster.heartbeat(), lost, left }
+        Rejoin { rank: self.roster.rank, lost, left }
     }
 
     /// Comes to `candidate`, at the other end of `stream`, which lets this rank in when all others have come too.
@@ -106,12 +106,8 @@ impl Desk {
         for settlement in state.settlements.iter() {
             connection.send(frame(FrameKind::Settled, &settlement.encode()).into());
         }
-        let root = &self.roster.members[candidate as usize];
-        let there = self.roster.members.iter();
-        state.root_ranks = there
-            .filter(|member| (member.host_id, member.pid) == (root.host_id, root.pid))
-            .map(|member| member.joined_as)
-            .collect();
+        let process = self.roster.members[candidate as usize].process();
+        state.root_ranks = self.roster.in_process(process);
         state.root = RootState::Coming { candidate };
         state.connection = connection.clone();
         drop(state);
@@ -131,7 +127,7 @@ fn search(weak: &Weak<Desk>) {
         if tried.replace(candidate) != Some(candidate) {
             (since, slice) = (Instant::now(), FIRST_SLICE);
         }
-        let patience = desk.roster.heartbeat().unwrap_or(PATIENCE);
+        let patience = desk.roster.own().heartbeat.unwrap_or(PATIENCE);
         let attempt = desk.attempt(candidate, slice);
         if let Attempt::Connected(stream) = attempt {
             if desk.come_to(candidate, stream).is_err() {

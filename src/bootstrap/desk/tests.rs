@@ -9,13 +9,14 @@ use std::thread;
 use annulus_plan::Fingerprint;
 use annulus_transports::acceptor::{Handler, Stream};
 use annulus_transports::handshake::Hello;
-use annulus_transports::host::HostId;
+use annulus_transports::secret::Secret;
 use socket2::{Domain, Socket, Type};
 
 use super::failover::Attempt;
 use super::*;
 use crate::bootstrap::agreement::{Ask, MAX_ASK, RankSet};
 use crate::bootstrap::control::{Control, Subscription};
+use crate::bootstrap::membership::Member;
 use crate::bootstrap::notice::Notice;
 use crate::bootstrap::peers::purpose;
 use crate::bootstrap::wire::{FRAME_HEAD, frame_head};
@@ -52,6 +53,7 @@ impl Job {
                 addresses: if rank == 0 { Vec::new() } else { vec![address] },
                 unix_name: Vec::new(),
                 joined_as: rank as u32,
+                heartbeat: None,
             };
             alters(&mut member);
             member
@@ -61,9 +63,9 @@ impl Job {
         let (mut desks, mut root) = (Vec::new(), Vec::new());
         for rank in 1..WORLD as u32 {
             let (near, far) = UnixStream::pair().expect("two sockets");
-            let (members, secret) = (members.clone(), secret.clone());
-            let roster = Roster { rank, members, secret, heartbeats: [None; WORLD].into() };
-            desks.push(Desk::start(far.into(), roster, vec![0], &acceptor).expect("a desk"));
+            let of_root = members[0].process();
+            let roster = Roster { rank, members: members.clone(), secret: secret.clone() };
+            desks.push(Desk::start(far.into(), roster, of_root, &acceptor).expect("a desk"));
             root.push(Some(near));
         }
         Self { desks, root }

@@ -16,25 +16,13 @@ use super::{Phase, Root, Seat, State, stream_of};
 use crate::bootstrap::agreement::{RankSet, Rejoin};
 use crate::bootstrap::notice::{Dispatch, Event, Loss};
 use crate::bootstrap::reactor::lock;
+use crate::bootstrap::roster::Roster;
 use crate::bootstrap::wire::{FrameKind, WireError, frame};
 
 /// How long the ranks of a job whose root is lost may take to come to the new one, at least.
 const COMING_TIME: Duration = Duration::from_secs(5);
 /// The same where a rank has no heartbeat: TCP alone notices within 25 s that a host has vanished.
 const COMING_TIME_BY_TCP: Duration = Duration::from_secs(30);
-
-/// The job that a root takes over.
-#[derive(Clone)]
-pub(in crate::bootstrap) struct Succession {
-    /// The number of ranks.
-    pub(in crate::bootstrap) world: u32,
-    /// The rank that all look for the root at.
-    pub(in crate::bootstrap) own: u32,
-    /// The ranks in this process.
-    pub(in crate::bootstrap) here: RankSet,
-    /// By rank, how long each may hear nothing of a root before it loses it.
-    pub(in crate::bootstrap) heartbeats: Arc<[Option<Duration>]>,
-}
 
 /// Called when somebody comes. Says who is gone, as the own rank knows; an error: what has become of that rank itself, so that it can be
 /// no root.
@@ -44,22 +32,16 @@ pub(in crate::bootstrap) type Visited =
 /// Opens the door to a root that takes over a job, and starts it when the first rank comes.
 pub(in crate::bootstrap) struct Standby {
     secret: Secret,
-    host_id: [u8; 16],
-    succession: Succession,
+    roster: Arc<Roster>,
     visited: Visited,
     root: Mutex<Weak<Root>>,
 }
 
 impl Standby {
-    /// For the job with `secret`, of which this process knows everything but that its root is lost.
-    pub(in crate::bootstrap) fn new(
-        secret: &Secret,
-        host_id: [u8; 16],
-        succession: Succession,
-        visited: Visited,
-    ) -> Self {
-        let secret = Self::secret(secret);
-        Self { secret, host_id, succession, visited, root: Mutex::default() }
+    /// For the job of which this process knows everything but that its root is lost.
+    pub(in crate::bootstrap) fn new(roster: Arc<Roster>, visited: Visited) -> Self {
+        let secret = Self::secret(&roster.secret);
+        Self { secret, roster, visited, root: Mutex::default() }
     }
 
     /// What ranks prove to a root that takes over the job with `secret`.
@@ -98,7 +80,10 @@ impl Handler for Standby {
         let root = loop {
             let root = match current.upgrade() {
                 Some(root) => Ok(root),
-                None => Root::new(&self.secret, self.host_id, false, Some(self.succession.clone())),
+                None => {
+                    let host_id = self.roster.own().host_id.to_bytes();
+                    Root::new(&self.secret, host_id, false, Some(self.roster.clone()))
+                }
             };
             // Without descriptors or threads there is no root here; whoever comes finds the stream closed.
             let Ok(root) = root else { return };
@@ -125,7 +110,7 @@ impl Handler for Standby {
 
 impl State {
     fn own(&self) -> Option<u32> {
-        self.successor.as_ref().map(|succession| succession.own)
+        self.successor.as_ref().map(|roster| roster.rank)
     }
 
     pub(super) fn seat_of(&self, rank: u32) -> Option<u64> {
@@ -140,9 +125,9 @@ impl State {
     /// How long those may take who have not come yet: twice as long as one of them, or the own rank's lost root, may take to notice
     /// that something is lost.
     pub(super) fn coming_time(&self) -> Duration {
-        let heartbeats = self.successor.as_ref().map(|succession| &succession.heartbeats);
+        let members = self.successor.as_ref().map(|roster| &roster.members);
         let time = |rank: u32| {
-            let heartbeat = heartbeats.and_then(|all| *all.get(rank as usize)?);
+            let heartbeat = members.and_then(|all| all.get(rank as usize)?.heartbeat);
             heartbeat.map_or(COMING_TIME_BY_TCP, |time| COMING_TIME.max(2 * time))
         };
         let times = self.absent().into_iter().chain(self.own()).map(time);
@@ -151,7 +136,7 @@ impl State {
 
     /// Who has neither come nor is known to be gone.
     pub(super) fn absent(&self) -> Vec<u32> {
-        let world = self.successor.as_ref().map_or(0, |succession| succession.world);
+        let world = self.successor.as_ref().map_or(0, |roster| roster.world());
         let came: RankSet = self.seats.values().filter_map(|seat| seat.rank).collect();
         let is_absent = |rank: &u32| !came.contains(rank) && !self.gone.contains_key(rank);
         (0..world).filter(is_absent).collect()
@@ -164,13 +149,11 @@ impl Root {
         let mut state = self.state();
         let rank = rejoin.rank;
         let unexpected = WireError::Unexpected { kind: FrameKind::Rejoin as u8 };
-        let Some(Succession { world, own, here, .. }) = state.successor.clone() else {
+        let Some(roster) = state.successor.clone() else { return Err(unexpected) };
+        let is_vacant = state.seats.get(&seat).is_some_and(|seat| seat.rank.is_none());
+        let Some(member) = roster.members.get(rank as usize).filter(|_| is_vacant) else {
             return Err(unexpected);
         };
-        let is_vacant = state.seats.get(&seat).is_some_and(|seat| seat.rank.is_none());
-        if rank >= world || !is_vacant {
-            return Err(unexpected);
-        }
         if let Some(event) = state.gone.get(&rank).cloned() {
             // It was stopped for too long, or has only just lost a root that others have. It must not take this one for lost.
             self.dismiss(&mut state, seat, &Dispatch { rank, event });
@@ -190,12 +173,13 @@ impl Root {
         else {
             return Ok(());
         };
-        (*taken, *heartbeat, *is_here) = (Some(rank), rejoin.heartbeat, here.contains(&rank));
-        if let Some(patience) = rejoin.heartbeat {
+        (*taken, *heartbeat) = (Some(rank), member.heartbeat);
+        *is_here = member.process() == roster.own().process();
+        if let Some(patience) = member.heartbeat {
             connection.beat(&self.reactor, patience);
         }
         *said = Some(rejoin);
-        if rank == own {
+        if rank == roster.rank {
             // The others may notice later than this one by as much as a heartbeat allows, and so may the root that it has lost.
             let deadline = Instant::now() + state.coming_time();
             self.end_phase_at(&mut state, deadline);
@@ -209,7 +193,9 @@ impl Root {
         if !state.is_complete_but_for_absent() {
             return;
         }
-        let Some(Succession { world, own, .. }) = state.successor.clone() else { return };
+        let Some((world, own)) = state.successor.as_ref().map(|job| (job.world(), job.rank)) else {
+            return;
+        };
         let has_said = |(_, seat): &(&u64, &Seat)| seat.rejoin.is_some();
         let came = state.seats.iter().filter(has_said);
         let mut came: Vec<(u32, u64)> =

@@ -3,8 +3,11 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
+use annulus_transports::host::HostId;
+
 use super::*;
 use crate::bootstrap::agreement::{Answer, Outcome, RankSet};
+use crate::bootstrap::membership::Member;
 use crate::bootstrap::notice::{Dispatch, Loss, Report};
 use crate::bootstrap::wire::{FRAME_HEAD, frame_head};
 
@@ -26,9 +29,20 @@ fn successor(world: u32, own: u32) -> Arc<Root> {
 /// The same, where the ranks have these heartbeats.
 fn successor_among(heartbeats: &[Option<Duration>], own: u32) -> Arc<Root> {
     let secret = Secret::random().expect("random numbers");
-    let world = heartbeats.len() as u32;
-    let succession = Succession { world, own, here: RankSet::new(), heartbeats: heartbeats.into() };
-    Root::new(&secret, [0; 16], false, Some(succession)).expect("a root")
+    let member = |(rank, heartbeat): (usize, &Option<Duration>)| Member {
+        rank,
+        host: "here".into(),
+        host_id: HostId::from_bytes([0; 16]),
+        cores: 1,
+        pid: 1 + rank as u32,
+        addresses: Vec::new(),
+        unix_name: Vec::new(),
+        joined_as: rank as u32,
+        heartbeat: *heartbeat,
+    };
+    let members = heartbeats.iter().enumerate().map(member).collect();
+    let roster = Roster { rank: own, members, secret: secret.clone() };
+    Root::new(&secret, [0; 16], false, Some(Arc::new(roster))).expect("a root")
 }
 
 fn lost(rank: u32) -> Dispatch {
@@ -46,7 +60,7 @@ impl Player {
 
     fn comes(root: &Arc<Root>, rank: u32, lost: &[u32]) -> Self {
         let mut player = Self::sits(root, rank);
-        let rejoin = Rejoin { rank, heartbeat: None, lost: set(lost), left: RankSet::new() };
+        let rejoin = Rejoin { rank, lost: set(lost), left: RankSet::new() };
         player.says(FrameKind::Rejoin, &rejoin.encode());
         player
     }
