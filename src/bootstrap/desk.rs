@@ -41,8 +41,6 @@ const MAX_SETTLED: usize = 256;
 /// A root that has ended after all of its ranks had left is replaced only if this rank is still there so much later: at the end of a
 /// job everybody leaves.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A root may be dead for so long before anybody notices, where no heartbeat says: that is what the kernel takes.
-const UNNOTICED: Duration = Duration::from_secs(30);
 
 /// See the module.
 pub(super) struct Desk {
@@ -119,9 +117,7 @@ impl Desk {
         let reactor = Reactor::shared()?;
         let roster = Arc::new(roster);
         let root_ranks = roster.in_process(root_process);
-        // A silence is noticed late by as much as a timer.
-        let unnoticed =
-            roster.own().heartbeat.map_or(UNNOTICED, |heartbeat| heartbeat.saturating_mul(2));
+        let outbox = Outbox::new(roster.own().notices_within());
         let desk = Arc::new_cyclic(|this: &Weak<Self>| {
             let desk = this.clone();
             let visited = Box::new(move || desk.upgrade().ok_or(Box::new(Event::Left))?.visited());
@@ -138,7 +134,7 @@ impl Desk {
                     subscribers: Vec::new(),
                     gone: Gone::default(),
                     early: EarlyReports::default(),
-                    outbox: Outbox::new(unnoticed),
+                    outbox,
                     expelled: false,
                     asked: HashMap::new(),
                     answers: HashMap::new(),

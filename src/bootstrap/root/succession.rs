@@ -21,8 +21,6 @@ use crate::bootstrap::wire::{FrameKind, WireError, frame};
 
 /// How long the ranks of a job whose root is lost may take to come to the new one, at least.
 const COMING_TIME: Duration = Duration::from_secs(5);
-/// The same where a rank has no heartbeat: TCP alone notices within 25 s that a host has vanished.
-const COMING_TIME_BY_TCP: Duration = Duration::from_secs(30);
 
 /// Called when somebody comes. Says who is gone, as the own rank knows; an error: what has become of that rank itself, so that it can be
 /// no root.
@@ -122,16 +120,13 @@ impl State {
         self.phase == Phase::Assembling && self.own().is_some_and(|own| self.seat_of(own).is_some())
     }
 
-    /// How long those may take who have not come yet: twice as long as one of them, or the own rank's lost root, may take to notice
+    /// How long those may take who have not come yet: as long as one of them, or the own rank's lost root, may take to notice
     /// that something is lost.
     pub(super) fn coming_time(&self) -> Duration {
-        let members = self.successor.as_ref().map(|roster| &roster.members);
-        let time = |rank: u32| {
-            let heartbeat = members.and_then(|all| all.get(rank as usize)?.heartbeat);
-            heartbeat.map_or(COMING_TIME_BY_TCP, |time| COMING_TIME.max(2 * time))
-        };
-        let times = self.absent().into_iter().chain(self.own()).map(time);
-        times.max().unwrap_or(COMING_TIME_BY_TCP)
+        let Some(roster) = &self.successor else { return COMING_TIME };
+        let waited_for = self.absent().into_iter().chain([roster.rank]);
+        let time = |rank: u32| roster.members[rank as usize].notices_within();
+        waited_for.map(time).fold(COMING_TIME, Duration::max)
     }
 
     /// Who has neither come nor is known to be gone.
