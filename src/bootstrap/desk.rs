@@ -84,7 +84,7 @@ struct State {
 
 enum RootState {
     There,
-    /// It has ended after its ranks had left; a successor is looked for at the appointment.
+    /// It has ended after its ranks had left; a successor is looked for at the appointment, or when one is needed.
     Retired(Appointment),
     /// A successor is being looked for.
     Missing,
@@ -358,31 +358,30 @@ impl Desk {
 
     /// Another rank takes this one for the root's successor. Says who is gone; an error: this rank is, or finds no root.
     fn visited(&self) -> Result<Vec<Dispatch>, Box<Event>> {
-        let mut state = lock(&self.state);
+        let state = lock(&self.state);
         if state.expelled || matches!(state.root, RootState::Nobody) {
             let noticed = "it has been given up itself, or finds no root of the job".into();
             return Err(Box::new(Event::Lost(Loss { noticed, last_operation: None })));
         }
         let gone = state.gone.words();
-        if let RootState::Retired(appointment) = state.root {
-            self.reactor.cancel(appointment);
-            state.root = RootState::Missing;
-            drop(state);
-            self.find_successor();
-        }
+        self.replace_retired(state);
         Ok(gone)
+    }
+
+    /// Looks for a successor now, if the root has retired.
+    fn replace_retired(&self, mut state: MutexGuard<'_, State>) {
+        let RootState::Retired(appointment) = state.root else { return };
+        self.reactor.cancel(appointment);
+        state.root = RootState::Missing;
+        drop(state);
+        self.find_successor();
     }
 }
 
 impl Timer for Desk {
     /// This rank is still there although its root has retired.
     fn expired(&self) {
-        let mut state = lock(&self.state);
-        if matches!(state.root, RootState::Retired(_)) {
-            state.root = RootState::Missing;
-            drop(state);
-            self.find_successor();
-        }
+        self.replace_retired(lock(&self.state));
     }
 }
 

@@ -65,11 +65,8 @@ impl Desk {
                     asked_in = Some(state.epoch);
                 }
                 RootState::There | RootState::Missing | RootState::Coming { .. } => {}
-                RootState::Retired(appointment) => {
-                    self.reactor.cancel(appointment);
-                    state.root = RootState::Missing;
-                    drop(state);
-                    self.find_successor();
+                RootState::Retired(_) => {
+                    self.replace_retired(state);
                     state = lock(&self.state);
                     continue;
                 }
