@@ -314,6 +314,8 @@ impl Desk {
         };
         state.root = RootState::Missing;
         drop(state);
+        // First who is lost, and then that the root is: a join that ends for both reasons ought to name the first. Who joins in between, in a
+        // communicator that has lost nobody, is cut off though its report waits for the next root: as if it had joined a moment before.
         for rank in lost {
             self.lose(rank, noticed.to_owned());
         }

@@ -8,7 +8,8 @@
 //! or so as a [`Notice`].
 //!
 //! A process has one listener ([`Acceptor`]), one thread for the control
-//! connections, and while it is the root nothing more. Both sleep in epoll, and end when the last [`Membership`] is gone.
+//! connections, and while it is the root nothing more. Both sleep in epoll, and end when the last [`Membership`] is gone. Only the
+//! search for the successor of a root that is lost has threads of its own.
 
 mod agreement;
 mod connection;
