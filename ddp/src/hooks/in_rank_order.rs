@@ -24,14 +24,18 @@ impl InRankOrder {
         Self::default()
     }
 
-    fn average<T: Float>(&mut self, values: &mut [T], comm: &Communicator) -> Result<u64, Error> {
+    fn average<T: Float>(
+        &mut self,
+        mut bucket: GradientBucket<'_>,
+        comm: &Communicator,
+    ) -> Result<u64, Error> {
+        let (rank, world) = (comm.rank(), comm.world_size());
+        let parts: Vec<_> = (0..world).map(|rank| bucket.shard(rank, world)).collect();
+        let values = bucket.values::<T>();
         if values.is_empty() {
             return Ok(0);
         }
-        let (rank, world) = (comm.rank(), comm.world_size());
         let bytes = size_of_val(values);
-        let part = |rank: usize| rank * (values.len() / world)..(rank + 1) * (values.len() / world);
-        let parts: Vec<_> = (0..world).map(part).collect();
         if self.staging.as_ref().is_none_or(|staging| staging.len() < bytes) {
             self.staging = Some(comm.alloc(bytes)?);
         }
@@ -64,15 +68,11 @@ impl Hook for InRankOrder {
         "all-reduce in rank order".to_owned()
     }
 
-    fn reduce(
-        &mut self,
-        mut bucket: GradientBucket<'_>,
-        comm: &Communicator,
-    ) -> Result<u64, Error> {
+    fn reduce(&mut self, bucket: GradientBucket<'_>, comm: &Communicator) -> Result<u64, Error> {
         if bucket.index() == 0 {
             self.incomplete = agreement::present(comm)?.contains(&false);
         }
         let dtype = bucket.dtype();
-        with_float!(dtype, T => self.average(bucket.values::<T>(), comm))
+        with_float!(dtype, T => self.average::<T>(bucket, comm))
     }
 }

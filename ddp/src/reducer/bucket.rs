@@ -1,5 +1,7 @@
 //! The memory of one bucket, and what has come into it.
 
+use std::ops::Range;
+
 use annulus::{Allocation, Communicator, DataType};
 
 use super::layout::{BucketLayout, Member};
@@ -166,6 +168,11 @@ impl GradientBucket<'_> {
     /// Its parameters and their places.
     pub fn members(&self) -> &[Member] {
         &self.layout.members
+    }
+
+    /// The part of [`values`](Self::values) that is `rank`'s: see [`BucketLayout::shard`].
+    pub fn shard(&self, rank: usize, world: usize) -> Range<usize> {
+        self.layout.shard(rank, world)
     }
 
     /// A parameter's dimensions.
