@@ -1,7 +1,7 @@
 //! Finding the root's successor: the lowest rank that is left. All ranks look in the same order, so they find the same one,
 //! unless they cannot reach the same ones: then the successor [finds out](roll_call).
 
-mod roll_call;
+pub(super) mod roll_call;
 
 use std::io;
 use std::net::TcpStream;
@@ -30,7 +30,8 @@ const LONGEST_SLICE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How it is noticed that a process has ended.
-const REFUSES: &str = "its process refuses connections since the root of the job is lost";
+pub(super) const REFUSES: &str =
+    "its process refuses connections since the root of the job is lost";
 
 /// What came of one attempt.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use annulus_transports::handshake::Hello;
 use annulus_transports::secret::Secret;
 use socket2::{Domain, Socket, Type};
 
-use super::failover::Attempt;
+use super::failover::{Attempt, REFUSES, roll_call};
 use super::*;
 use crate::bootstrap::agreement::{Ask, MAX_ASK, RankSet};
 use crate::bootstrap::control::{Control, Subscription};
@@ -21,9 +21,10 @@ use crate::bootstrap::notice::Notice;
 use crate::bootstrap::peers::purpose;
 use crate::bootstrap::wire::{FRAME_HEAD, frame_head};
 
-/// The job of ranks 0 to 3. Rank 0 is the root, and has no desk.
+/// A job, mostly of ranks 0 to 3. Rank 0 is the root, and has no desk.
 struct Job {
-    /// Of ranks 1 to 3.
+    world: usize,
+    /// Of the ranks from 1.
     desks: Vec<Arc<Desk>>,
     /// The root's ends of their connections.
     root: Vec<Option<UnixStream>>,
@@ -35,11 +36,11 @@ const LONG: Duration = Duration::from_secs(60);
 
 impl Job {
     fn start() -> Self {
-        Self::start_with(|_| {})
+        Self::start_of(WORLD, |_| {})
     }
 
     /// `alters` what everybody knows of each rank.
-    fn start_with(alters: impl Fn(&mut Member)) -> Self {
+    fn start_of(world: usize, alters: impl Fn(&mut Member)) -> Self {
         let acceptor = Acceptor::shared().expect("a listener");
         let host_id = HostId::current().expect("a host");
         let address = (Ipv4Addr::LOCALHOST, acceptor.tcp_address().port()).into();
@@ -58,17 +59,17 @@ impl Job {
             alters(&mut member);
             member
         };
-        let members: Arc<[Member]> = (0..WORLD).map(member).collect();
+        let members: Arc<[Member]> = (0..world).map(member).collect();
         let secret = Secret::random().expect("random numbers");
         let (mut desks, mut root) = (Vec::new(), Vec::new());
-        for rank in 1..WORLD as u32 {
+        for rank in 1..world as u32 {
             let (near, far) = UnixStream::pair().expect("two sockets");
             let of_root = members[0].process();
             let roster = Roster { rank, members: members.clone(), secret: secret.clone() };
             desks.push(Desk::start(far.into(), roster, of_root, &acceptor).expect("a desk"));
             root.push(Some(near));
         }
-        Self { desks, root }
+        Self { world, desks, root }
     }
 
     fn desk(&self, rank: usize) -> &Arc<Desk> {
@@ -114,7 +115,7 @@ impl Job {
                 .map(|rank| {
                     let desk = self.desk(*rank);
                     threads.spawn(move || {
-                        let members = (0..WORLD as u32).collect();
+                        let members = (0..self.world as u32).collect();
                         desk.agree(TAG, round, members, [0].into(), Instant::now() + LONG)
                     })
                 })
@@ -320,17 +321,62 @@ fn a_rank_that_has_left_says_so_at_its_door() {
     assert_eq!(word, Dispatch { rank: 1, event: Event::Left });
 }
 
+/// Nobody listens there, and nobody can as long as the socket is bound.
+fn deserted_port() -> (Socket, u16) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into()).expect("bound");
+    let port = socket.local_addr().expect("bound").as_socket().expect("of IP").port();
+    (socket, port)
+}
+
+/// The first and the last of a job's ranks that can be the root's successor, where more are between them than are called at a time.
+const FIRST: usize = 1;
+const LAST: usize = FIRST + roll_call::AT_A_TIME + 1;
+
+/// The first has been lost by a root that lives. Only the last can tell it.
+#[test]
+fn ranks_that_do_not_answer_keep_no_other_from_being_called() {
+    let mut job = Job::start_of(LAST + 1, |member| {
+        if (FIRST + 1..LAST).contains(&member.rank) {
+            member.addresses.clear();
+        }
+    });
+    job.root_loses(FIRST, LAST);
+    until(|| job.knows(LAST, FIRST as u32));
+    job.loses_root(FIRST);
+    until(|| lock(&job.desk(FIRST).state).expelled);
+    assert!(!job.knows(FIRST, LAST as u32), "it has done nothing wrong");
+}
+
+/// All between them have ended with the root.
+#[test]
+fn more_ended_processes_than_are_called_at_a_time_are_found_to_have_ended() {
+    let (_bound, port) = deserted_port();
+    let mut job = Job::start_of(LAST + 1, |member| {
+        if (FIRST + 1..LAST).contains(&member.rank) {
+            member.addresses = vec![(Ipv4Addr::LOCALHOST, port).into()];
+        }
+    });
+    for rank in [FIRST, LAST] {
+        job.loses_root(rank);
+    }
+    assert_agreed(&job.agree(&[FIRST, LAST]), &[FIRST as u32, LAST as u32]);
+    let words = lock(&job.desk(LAST).state).gone.words();
+    let (root, others) = words.split_first().expect("the root, and those between");
+    assert_eq!((root.rank, others.len()), (0, LAST - FIRST - 1));
+    for word in others {
+        assert!(matches!(&word.event, Event::Lost(loss) if loss.noticed == REFUSES), "{word:?}");
+    }
+}
+
 /// Something on the way to another host may refuse in its name.
 #[test]
 fn a_refusal_counts_for_what_it_is_worth() {
-    // Nobody listens there, and nobody can as long as this is bound.
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let (_bound, port) = deserted_port();
     let anywhere = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    socket.bind(&anywhere(0).into()).expect("bound");
-    let port = socket.local_addr().expect("bound").as_socket().expect("of IP").port();
     let afar = HostId::from_bytes([1; 16]);
     let attempt = |host: Option<HostId>, address: SocketAddr| {
-        let job = Job::start_with(|member| {
+        let job = Job::start_of(WORLD, |member| {
             if member.rank == 1 {
                 member.host_id = host.unwrap_or(member.host_id);
                 member.addresses = vec![address];

@@ -18,7 +18,7 @@ use crate::bootstrap::wire::{FrameKind, WireError, frame};
 /// Most come by themselves within so long, and between two rounds of calls.
 const PAUSE: Duration = Duration::from_millis(20);
 /// So many ranks are called at a time: each of thousands once before they are given up, though none answers.
-const AT_A_TIME: usize = 64;
+pub(in crate::bootstrap::desk) const AT_A_TIME: usize = 64;
 
 /// Calls, until the root on this rank waits for nobody any more.
 pub(super) fn call(weak: &Weak<Desk>) {
