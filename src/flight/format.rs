@@ -59,6 +59,7 @@ pub(super) mod word {
     /// Collectives begun when the latest record was begun.
     pub(in super::super) const COLLECTIVES: usize = 5;
 
+    /// Operations started, except that a repetition is noted only when it waits.
     pub(in super::super) const STARTED: usize = 16;
     pub(in super::super) const COMPLETED: usize = 17;
     /// The operation at whose end there is more to do than counting.
@@ -171,8 +172,8 @@ impl Head {
         if word(word::LIVE) != 1 || rank >= world || extent.len() < EXTENT_BYTES {
             return None;
         }
-        let started = word(word::STARTED);
-        let completed = word(word::COMPLETED).min(started);
+        let completed = word(word::COMPLETED);
+        let started = word(word::STARTED).max(completed);
         let waiting = (word(word::WAITING_OPERATION) == started && started > completed)
             .then_some(word(word::WAITING_SINCE));
         let stamp = (word(word::STAMP_OPERATION), word(word::STAMP));

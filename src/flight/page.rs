@@ -79,11 +79,12 @@ impl Page {
     /// Notes that the operation under way waits.
     #[inline]
     pub(crate) fn waits(&self) {
-        let operation = self.get(word::STARTED);
+        let operation = self.get(word::STARTED).max(self.get(word::COMPLETED) + 1);
         if self.get(word::WAITING_OPERATION) != operation {
             self.set(word::WAITING_SINCE, ticks());
             self.set(word::WAITING_OPERATION, operation);
             self.set(word::ATTENTION, 0);
+            self.start(operation);
         }
     }
 
@@ -94,7 +95,7 @@ impl Page {
             self.set(word::BLOCKED + 1 + index, peer as u64);
         }
         self.set(word::BLOCKED, peers.len() as u64);
-        self.set(word::BLOCKED_OPERATION, self.get(word::STARTED));
+        self.set(word::BLOCKED_OPERATION, self.started());
     }
 
     /// Notes what broke the communicator.
@@ -108,7 +109,7 @@ impl Page {
     /// Notes that the last call was refused for its arguments.
     pub(crate) fn refused(&self, error: &str) {
         self.text(word::REFUSED, error);
-        self.set(word::REFUSED_AT, self.get(word::STARTED) + 1);
+        self.set(word::REFUSED_AT, self.started() + 1);
     }
 
     /// Notes that operation `number` has been started, after all that was written before.
@@ -117,9 +118,10 @@ impl Page {
         self.word(word::STARTED).store(number, Ordering::Release);
     }
 
-    /// How many operations have been started. Records that are read after this are at least as new.
+    /// How many operations have been started, but for a repetition that has not waited yet. Records that are read after this are at least as new.
     pub(crate) fn started(&self) -> u64 {
-        self.word(word::STARTED).load(Ordering::Acquire)
+        let started = self.word(word::STARTED).load(Ordering::Acquire);
+        started.max(self.get(word::COMPLETED))
     }
 
     /// How many collectives have been started.

@@ -1,6 +1,7 @@
 //! Writes a page: what an engine does with each call.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use annulus_plan::{Fingerprint, Rank};
 
@@ -10,8 +11,10 @@ use super::page::Page;
 
 /// Calls of so many bytes have a record of their own each.
 pub(crate) const LARGE_BYTES: usize = 64 << 10;
-/// How many repetitions pass between looks at the clock.
-const REPETITIONS_PER_LOOK: u64 = 64;
+/// How many repetitions pass between looks at the clock at most.
+const MAX_STRIDE: u64 = 256;
+/// Looks that are nearer to each other become rarer, and those that are much farther apart more frequent: some 100 µs.
+const TICKS_PER_LOOK: u64 = 1 << 18;
 
 /// One rank's operations of one communicator. One thread at a time has it.
 #[derive(Debug)]
@@ -24,13 +27,15 @@ pub(crate) struct Recorder {
     number: u64,
     /// Whether a repetition of the latest record's call belongs to it.
     open: bool,
+    /// How many repetitions pass until the next look at the clock.
+    stride: u64,
 }
 
 impl Recorder {
     /// `None`: nothing is recorded.
     pub(crate) fn new(page: Option<Arc<Page>>) -> Self {
         let page = page.filter(|_| !super::bench::is_unrecorded());
-        Self { page, operation: 0, entry: Entry::default(), number: 0, open: false }
+        Self { page, operation: 0, entry: Entry::default(), number: 0, open: false, stride: 1 }
     }
 
     #[cfg(test)]
@@ -39,12 +44,11 @@ impl Recorder {
     }
 
     /// The last call begins once more. Only after [`collective`](Self::collective) of a call smaller than [`LARGE_BYTES`], without another call in between.
+    ///
+    /// Nothing is written yet: others are told of it when it waits, or at its end. So a repetition costs one store.
     #[inline]
     pub(crate) fn again(&mut self) {
-        if let Some(page) = &self.page {
-            self.operation += 1;
-            page.start(self.operation);
-        }
+        self.operation += 1;
     }
 
     /// A collective of `bytes` bytes begins.
@@ -92,9 +96,7 @@ impl Recorder {
         page.write(self.number, &self.entry);
         page.set(word::RECORDS, self.number + 1);
         page.set(word::COLLECTIVES, collectives);
-        let next_look =
-            if open { self.operation.next_multiple_of(REPETITIONS_PER_LOOK) } else { 0 };
-        page.set(word::ATTENTION, next_look);
+        page.set(word::ATTENTION, if open { self.operation + self.stride } else { 0 });
         page.start(self.operation);
     }
 
@@ -102,8 +104,10 @@ impl Recorder {
     #[inline]
     pub(crate) fn end(&mut self) {
         if let Some(page) = &self.page {
-            page.set(word::COMPLETED, self.operation);
-            if self.operation >= page.get(word::ATTENTION) {
+            // Both before the store: what it may change is not loaded again.
+            let (completed, attention) = (page.word(word::COMPLETED), page.word(word::ATTENTION));
+            completed.store(self.operation, Ordering::Relaxed);
+            if self.operation >= attention.load(Ordering::Relaxed) {
                 self.look();
             }
         }
@@ -115,6 +119,12 @@ impl Recorder {
         let Some(page) = &self.page else { return };
         let (operation, now) = (self.operation, ticks());
         if page.get(word::ATTENTION) != 0 {
+            let since = now.saturating_sub(page.get(word::STAMP));
+            if since < TICKS_PER_LOOK {
+                self.stride = (2 * self.stride).min(MAX_STRIDE);
+            } else if since > 16 * TICKS_PER_LOOK {
+                self.stride = 1;
+            }
             page.set(word::STAMP, now);
             page.set(word::STAMP_OPERATION, operation);
         } else {
@@ -147,7 +157,7 @@ impl Recorder {
                 self.number += 1;
             }
         }
-        page.set(word::ATTENTION, (operation + 1).next_multiple_of(REPETITIONS_PER_LOOK));
+        page.set(word::ATTENTION, operation + self.stride);
     }
 
     /// The operation under way has failed.
@@ -157,6 +167,8 @@ impl Recorder {
         if self.entry.first > self.operation {
             return;
         }
+        page.start(self.operation);
+        page.set(word::COLLECTIVES, page.collectives());
         let entry = Entry { last: self.operation, ended: ticks(), outcome: 2, ..self.entry };
         page.write(self.number, &entry);
         self.open = false;
@@ -234,6 +246,34 @@ mod tests {
     }
 
     #[test]
+    fn the_clock_is_looked_at_after_each_repetition_that_comes_late() {
+        let mut recorder = recorder();
+        let page = recorder.page().expect("two ranks").clone();
+        let looked = |page: &Page| page.get(word::STAMP_OPERATION);
+        recorder.collective(all_reduce(2, 1), 8);
+        recorder.end();
+        let repeat = |recorder: &mut Recorder| {
+            recorder.again();
+            recorder.end();
+            recorder.operation
+        };
+        while recorder.stride < MAX_STRIDE {
+            // However fast this machine is, no time has passed.
+            page.set(word::STAMP, u64::MAX);
+            repeat(&mut recorder);
+        }
+        let first = looked(&page);
+        for operation in first + 1..first + MAX_STRIDE {
+            assert_eq!((repeat(&mut recorder), looked(&page)), (operation, first));
+        }
+        page.set(word::STAMP, 1);
+        for operation in first + MAX_STRIDE..first + MAX_STRIDE + 5 {
+            assert_eq!((repeat(&mut recorder), looked(&page)), (operation, operation));
+            page.set(word::STAMP, 1);
+        }
+    }
+
+    #[test]
     fn large_calls_and_calls_that_wait_have_records_of_their_own() {
         let mut recorder = recorder();
         for sequence in 1..=2 {
@@ -261,6 +301,29 @@ mod tests {
         assert_eq!(found.collectives, 9);
         assert_eq!(found.collective(6), Some(all_reduce(2, 6).describe()));
         assert_eq!(found.collective(9), Some(all_reduce(2, 9).describe()));
+    }
+
+    #[test]
+    fn a_repetition_is_told_when_it_waits_or_fails() {
+        for fails in [false, true] {
+            let mut recorder = recorder();
+            let page = recorder.page().expect("two ranks").clone();
+            recorder.collective(all_reduce(2, 1), 8);
+            recorder.end();
+            recorder.again();
+            assert_eq!((page.started(), page.collectives(), page.collective(2)), (1, 1, None));
+            if fails {
+                recorder.fail();
+            } else {
+                page.waits();
+            }
+            assert_eq!((page.started(), page.collectives()), (2, 2));
+            assert_eq!(page.collective(2), Some(all_reduce(2, 2)));
+            let outcome = if fails { Outcome::Failed } else { Outcome::Pending };
+            let found = record(&recorder);
+            assert_eq!(lines(&found), [(1, 2, outcome)]);
+            assert_eq!((found.started, found.completed), (2, 1));
+        }
     }
 
     #[test]
