@@ -32,7 +32,7 @@ fn main() {
 /// Batches of one pair of communicators: nanoseconds a call of the slowest rank, recorded and not.
 fn pair(number: usize) -> Vec<[f64; 2]> {
     let local = || Communicator::local(2).expect("ranks of one process meet");
-    let (recorded, plain) = if number % 2 == 0 {
+    let (recorded, plain) = if number.is_multiple_of(2) {
         (local(), unrecorded(local))
     } else {
         let plain = unrecorded(local);

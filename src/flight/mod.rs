@@ -2,16 +2,17 @@
 //!
 //! Each rank of each communicator has a page of memory (see `format.rs`), to which it writes as it goes:
 //!
-//! * **Every operation** is counted twice, when it starts and when it has ended: two stores. That is all for a call that
-//!   repeats the last one, is small, and does not wait long.
+//! * **Every operation** is counted when it has ended: one store. That is all for a call that repeats the last one, is
+//!   small, and does not wait long. Its start is noted once it is seen to wait; that of other calls at once.
 //! * **A record** says which call it was, from which operation to which it was repeated, when the first started, and when the
 //!   clock was last looked at. The last [`MAX_RECORDS`] records are kept, so that at least as many operations are
 //!   known.
 //! * **Calls of 64 KiB or more**, calls that had to wait for longer than about ten microseconds, and sends and receives, have a record each
 //!   with their own start and end. The start of a call that waits, if it repeats the last one, is when it was first seen to wait: some
 //!   microseconds late.
-//! * **The clock** is looked at for each new record, at the end of a call that has a record of its own, and at every 64th
-//!   repetition. Times of small calls that follow each other quickly are therefore not known one by one.
+//! * **The clock** is looked at for each new record, at the end of a call that has a record of its own, and after
+//!   up to 256 repetitions: each time while they come late, more rarely the faster they follow each other. Times of small
+//!   calls that come quickly are therefore not known one by one.
 //! * A rank that waits for longer than 20 ms, more in large worlds, also notes for whom.
 //!
 //! The pages lie in one anonymous file of the process, named `annulus-flight`, so that `annulus status` can read them through
