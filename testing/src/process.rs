@@ -65,8 +65,12 @@ impl RankProcess {
     pub(crate) fn hear<const N: usize>(&mut self) -> Result<[f64; N], MeasureError> {
         let mut said = String::new();
         self.output.read_line(&mut said)?;
-        let numbers: Vec<f64> = said.split_whitespace().filter_map(|n| n.parse().ok()).collect();
-        numbers.try_into().map_err(|_| MeasureError::Process { rank: self.rank, said })
+        let numbers: Result<Vec<f64>, _> = said.split_whitespace().map(str::parse).collect();
+        // The end of its output is no line.
+        match numbers.ok().filter(|_| said.ends_with('\n')).map(TryInto::try_into) {
+            Some(Ok(numbers)) => Ok(numbers),
+            _ => Err(MeasureError::Process { rank: self.rank, said }),
+        }
     }
 
     /// Ends it with SIGKILL.

@@ -74,12 +74,13 @@ pub fn kill(
     arguments: &[&str],
 ) -> Result<Figures, MeasureError> {
     let job = |job: usize| -> Result<(Duration, String), MeasureError> {
-        let id = UniqueId::new().map_err(Error::from)?;
         let mut processes = (0..ranks)
             .map(|rank| RankProcess::start(rank, ranks, program, arguments))
             .collect::<io::Result<Vec<_>>>()?;
-        for process in &mut processes {
-            process.tell(&id.to_bytes())?;
+        // Who makes the id is the root.
+        let id = processes[0].hear::<UNIQUE_ID_BYTES>()?.map(|byte| byte as u8);
+        for process in &mut processes[1..] {
+            process.tell(&id)?;
         }
         for process in &mut processes {
             process.hear::<0>()?;
@@ -110,9 +111,16 @@ pub fn process(
     transport: Transport,
 ) -> Result<(), MeasureError> {
     let mut output = io::stdout();
-    let mut id = [0; UNIQUE_ID_BYTES];
-    io::stdin().lock().read_exact(&mut id)?;
-    let id = UniqueId::from_bytes(&id).map_err(io::Error::other)?;
+    let id = if rank == 0 {
+        let id = UniqueId::new().map_err(Error::from)?;
+        let bytes: Vec<String> = id.to_bytes().iter().map(u8::to_string).collect();
+        writeln!(output, "{}", bytes.join(" "))?;
+        id
+    } else {
+        let mut id = [0; UNIQUE_ID_BYTES];
+        io::stdin().lock().read_exact(&mut id)?;
+        UniqueId::from_bytes(&id).map_err(io::Error::other)?
+    };
     let comm = Communicator::init(&id, rank, ranks, &config(transport))?;
     comm.barrier()?;
     writeln!(output)?;
