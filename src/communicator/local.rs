@@ -18,6 +18,7 @@ use super::join::{Arrival, Board, Joining, Numbered};
 use super::peers::Peers;
 use super::shrink::Survivor;
 use super::split::{Child, Request};
+use super::tuner::tuner;
 use super::witness::{OnWait, Witness};
 use super::{Communicator, Shared, available_cores};
 use crate::bootstrap::{Agreement, Hop, MissingRanks, RankSet, ShrinkError, Status};
@@ -114,7 +115,7 @@ impl World {
             tag: TAGS.fetch_add(1, Ordering::Relaxed),
             hub,
             health: Arc::new(Health::new(size)),
-            tuner: Arc::new(Tuner::new(topology, config.tuning.clone())),
+            tuner: tuner(topology, &config.tuning),
             config: config.clone(),
             witnesses: Mutex::new((0..size).map(|_| Weak::new()).collect()),
             splits: Mutex::default(),

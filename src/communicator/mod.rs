@@ -18,6 +18,7 @@ mod remote;
 mod scope;
 mod shrink;
 mod split;
+mod tuner;
 mod witness;
 
 use std::sync::atomic::{AtomicBool, AtomicU64};

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use annulus_plan::Rank;
 use annulus_plan::topology::{Host, LocalTransport, Network, Topology};
-use annulus_plan::tuner::Tuner;
 use annulus_transports::composite::Composite;
 use annulus_transports::link::Fabric;
 use annulus_transports::proc::Hub;
@@ -20,6 +19,7 @@ use super::join::{Arrival, Board, Joining, Numbered};
 use super::peers::Peers;
 use super::shrink::Survivor;
 use super::split::{Child, Request};
+use super::tuner::tuner;
 use super::witness::{Witness, hops, stuck};
 use crate::bootstrap::{
     Hop, Member, Membership, Notice, OnNotice, Options, Report, Status, UniqueId,
@@ -162,7 +162,7 @@ fn connect(membership: Arc<Membership>, news: &News, config: &Config) -> Result<
         observers: Vec::new(),
         peers,
         board,
-        tuner: Arc::new(Tuner::new(topology, config.tuning.clone())),
+        tuner: tuner(topology, &config.tuning),
         tag: membership.tag(),
         spin: locals.len() <= members[rank].cores,
         shares_memory: !by_tcp && world <= members[0].cores,
