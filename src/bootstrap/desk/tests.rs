@@ -384,8 +384,13 @@ fn a_refusal_counts_for_what_it_is_worth() {
         });
         job.desk(2).attempt(1, Duration::from_millis(50))
     };
-    assert!(matches!(attempt(None, anywhere(port)), Attempt::Ended));
-    assert!(matches!(attempt(Some(afar), anywhere(port)), Attempt::Refused));
+    // On a busy machine an attempt may end while its last call is under way, and has heard nothing then.
+    let answer = |host, address| {
+        let is_answer = |attempt: &Attempt| !matches!(attempt, Attempt::Silent);
+        (0..100).map(|_| attempt(host, address)).find(is_answer)
+    };
+    assert!(matches!(answer(None, anywhere(port)), Some(Attempt::Ended)));
+    assert!(matches!(answer(Some(afar), anywhere(port)), Some(Attempt::Refused)));
     // An address of this host says nothing of a process elsewhere.
     let loopback = (Ipv4Addr::LOCALHOST, port).into();
     assert!(matches!(attempt(Some(afar), loopback), Attempt::Silent));
