@@ -90,6 +90,16 @@ impl Held {
     }
 }
 
+/// From now on blocks of 128 KiB and more are mappings of their own, as at first: the allocator raises that bound by itself to the
+/// largest block freed so far, and then keeps megabytes at the end of each arena, where [`give_back_free_memory`] does not reach.
+pub(crate) fn map_large_blocks() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it may be called at any time, by any thread.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+    }
+}
+
 /// Freed blocks of megabytes stay resident in the allocator's arenas or not, as the threads happen to share them.
 fn give_back_free_memory() {
     #[cfg(target_env = "gnu")]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use annulus::{BootstrapError, Communicator, Config, Error, ReduceOp, Transport, UniqueId};
 
-use crate::held::Held;
+use crate::held::{Held, map_large_blocks};
 use crate::{cycles, failures, killed};
 
 /// Longer than threads and sockets need to end on a busy machine.
@@ -55,6 +55,7 @@ fn repeat(name: &str, count: usize, cycle: impl FnMut(usize)) {
 
 /// The same for what stays for a while after a cycle.
 fn repeat_lingering(name: &str, count: usize, lingering: Duration, mut cycle: impl FnMut(usize)) {
+    map_large_blocks();
     let start = Held::now();
     let warm_up = (count / 10).clamp(12, 200);
     (0..warm_up).for_each(&mut cycle);
