@@ -127,10 +127,8 @@ impl Engine {
             }
         }
         let considered = match &last.large {
-            None => {
-                self.recorder.again();
-                Ok(())
-            }
+            // The recorder needs to hear only of its end.
+            None => Ok(()),
             Some(call) => {
                 self.recorder.collective(fingerprint, call.bytes());
                 self.distance.consider(shared, &mut self.executor, call, fingerprint)

@@ -40,7 +40,6 @@ impl Repetitions {
     /// One call more.
     #[inline]
     pub fn repeat(&mut self) {
-        self.0.again();
         self.0.end();
     }
 }

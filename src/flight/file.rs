@@ -18,23 +18,36 @@ use super::format::{EXTENT_BYTES, MAGIC, MAX_EXTENTS, PAGE_BYTES, head};
 /// What the file is called in `/proc/PID/fd`.
 pub(super) const FILE_NAME: &str = "annulus-flight";
 
-/// Zeroed memory of [`EXTENT_BYTES`] bytes, given back when it is dropped.
-#[derive(Debug)]
+/// Zeroed memory of [`EXTENT_BYTES`] bytes, given back when the last clone is dropped.
+#[derive(Clone, Debug)]
 pub(super) struct Extent {
-    words: NonNull<AtomicU64>,
-    owner: Owner,
+    /// Not behind the owner: who counts operations here follows one pointer only.
+    words: Words,
+    owner: Arc<Owner>,
 }
+
+/// The first of an extent's words.
+#[derive(Clone, Copy, Debug)]
+struct Words(NonNull<AtomicU64>);
+
+// SAFETY: all accesses to the words are atomic, and who has this sees to it that they are there.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
 
 #[derive(Debug)]
 enum Owner {
-    File(Arc<File>, usize),
+    File(Mapped),
     Process(#[expect(dead_code, reason = "keeps the words")] Arc<[AtomicU64]>),
 }
 
-// SAFETY: all accesses to the words are atomic, and the owner goes with the extent.
-unsafe impl Send for Extent {}
-// SAFETY: as above.
-unsafe impl Sync for Extent {}
+/// An extent of the file, in this process's memory.
+#[derive(Debug)]
+struct Mapped {
+    words: Words,
+    file: Arc<File>,
+    number: usize,
+}
 
 impl Extent {
     /// A free extent of the process's file; where there can be none, memory that no other process can read.
@@ -45,7 +58,7 @@ impl Extent {
     fn private() -> Self {
         let words: Arc<[AtomicU64]> = (0..EXTENT_BYTES / 8).map(|_| AtomicU64::new(0)).collect();
         let first = NonNull::new(words.as_ptr().cast_mut()).expect("it is not empty");
-        Self { words: first, owner: Owner::Process(words) }
+        Self { words: Words(first), owner: Arc::new(Owner::Process(words)) }
     }
 
     /// # Panics
@@ -54,32 +67,33 @@ impl Extent {
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < EXTENT_BYTES / 8);
         // SAFETY: the index lies within the extent, which lives as long as this, and atomics may be shared.
-        unsafe { self.words.add(index).as_ref() }
+        unsafe { self.words.0.add(index).as_ref() }
     }
 
     pub(super) fn file(&self) -> Option<&File> {
-        match &self.owner {
-            Owner::File(file, _) => Some(file),
+        match &*self.owner {
+            Owner::File(mapped) => Some(&mapped.file),
             Owner::Process(_) => None,
         }
     }
 }
 
-impl Drop for Extent {
+impl Drop for Mapped {
     fn drop(&mut self) {
-        if let Owner::File(file, number) = &self.owner {
-            let (offset, bytes) = (offset(*number), EXTENT_BYTES as u64);
-            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let emptied = file.is_ours() && fallocate(&file.file, hole, offset, bytes).is_ok();
-            if !emptied && file.is_ours() {
-                (0..EXTENT_BYTES / 8)
-                    .for_each(|index| self.word(index).store(0, Ordering::Relaxed));
+        let Self { words, file, number } = self;
+        let (offset, bytes) = (offset(*number), EXTENT_BYTES as u64);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let emptied = file.is_ours() && fallocate(&file.file, hole, offset, bytes).is_ok();
+        if !emptied && file.is_ours() {
+            for index in 0..EXTENT_BYTES / 8 {
+                // SAFETY: the word lies within the mapping, which is still there.
+                unsafe { words.0.add(index).as_ref() }.store(0, Ordering::Relaxed);
             }
-            // SAFETY: the mapping is this extent's own, and nobody has a reference into it any more.
-            let unmapped = unsafe { munmap(self.words.as_ptr().cast(), EXTENT_BYTES) };
-            debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
-            file.state().free.push(*number);
         }
+        // SAFETY: the mapping is this extent's own, and nobody has a reference into it any more.
+        let unmapped = unsafe { munmap(words.0.as_ptr().cast(), EXTENT_BYTES) };
+        debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
+        file.state().free.push(*number);
     }
 }
 
@@ -158,10 +172,12 @@ impl File {
             )
         };
         match mapped {
-            Ok(base) => Ok(Extent {
-                words: NonNull::new(base.cast()).expect("mmap never maps the null page"),
-                owner: Owner::File(self.clone(), number),
-            }),
+            Ok(base) => {
+                let first = NonNull::new(base.cast()).expect("mmap never maps the null page");
+                let words = Words(first);
+                let mapped = Mapped { words, file: self.clone(), number };
+                Ok(Extent { words, owner: Arc::new(Owner::File(mapped)) })
+            }
             Err(error) => {
                 state.free.push(number);
                 Err(error.into())
@@ -238,7 +254,10 @@ mod tests {
         first.word(5).store(7, Ordering::Relaxed);
         let other = Extent::take();
         assert_eq!(other.word(5).load(Ordering::Relaxed), 0);
+        let clone = first.clone();
         drop(first);
+        assert_eq!(clone.word(5).load(Ordering::Relaxed), 7);
+        drop(clone);
         for _ in 0..4 {
             assert_eq!(Extent::take().word(5).load(Ordering::Relaxed), 0);
         }

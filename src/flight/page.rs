@@ -13,8 +13,8 @@ use super::format::{
 use super::record::FlightRecord;
 
 /// See the [module](super). All accesses are atomic and none waits: a reader may see a value that is about to change, and leaves out
-/// records that are not whole.
-#[derive(Debug)]
+/// records that are not whole. Clones are the same memory.
+#[derive(Clone, Debug)]
 pub(crate) struct Page {
     extent: Extent,
     tag: u32,
@@ -79,7 +79,7 @@ impl Page {
     /// Notes that the operation under way waits.
     #[inline]
     pub(crate) fn waits(&self) {
-        let operation = self.get(word::STARTED).max(self.get(word::COMPLETED) + 1);
+        let operation = self.under_way();
         if self.get(word::WAITING_OPERATION) != operation {
             self.set(word::WAITING_SINCE, ticks());
             self.set(word::WAITING_OPERATION, operation);
@@ -116,6 +116,11 @@ impl Page {
     #[inline]
     pub(super) fn start(&self, number: u64) {
         self.word(word::STARTED).store(number, Ordering::Release);
+    }
+
+    /// The number of the operation under way; if there is none, of the next.
+    pub(super) fn under_way(&self) -> u64 {
+        self.get(word::COMPLETED) + 1
     }
 
     /// How many operations have been started, but for a repetition that has not waited yet. Records that are read after this are at least as new.

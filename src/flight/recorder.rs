@@ -1,7 +1,6 @@
 //! Writes a page: what an engine does with each call.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use annulus_plan::{Fingerprint, Rank};
 
@@ -17,11 +16,12 @@ const MAX_STRIDE: u64 = 256;
 const TICKS_PER_LOOK: u64 = 1 << 18;
 
 /// One rank's operations of one communicator. One thread at a time has it.
+///
+/// Each operation is announced and ended, but for the repetition of a collective smaller than [`LARGE_BYTES`] without another call in
+/// between: that is only ended, or fails. So it costs one store, and others are told of it when it waits, or at its end.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    page: Option<Arc<Page>>,
-    /// Operations started.
-    operation: u64,
+    page: Option<Page>,
     /// The latest record, and its number.
     entry: Entry,
     number: u64,
@@ -35,33 +35,31 @@ impl Recorder {
     /// `None`: nothing is recorded.
     pub(crate) fn new(page: Option<Arc<Page>>) -> Self {
         let page = page.filter(|_| !super::bench::is_unrecorded());
-        Self { page, operation: 0, entry: Entry::default(), number: 0, open: false, stride: 1 }
+        Self {
+            page: page.map(Arc::unwrap_or_clone),
+            entry: Entry::default(),
+            number: 0,
+            open: false,
+            stride: 1,
+        }
     }
 
     #[cfg(test)]
-    pub(crate) fn page(&self) -> Option<&Arc<Page>> {
+    pub(crate) fn page(&self) -> Option<&Page> {
         self.page.as_ref()
-    }
-
-    /// The last call begins once more. Only after [`collective`](Self::collective) of a call smaller than [`LARGE_BYTES`], without another call in between.
-    ///
-    /// Nothing is written yet: others are told of it when it waits, or at its end. So a repetition costs one store.
-    #[inline]
-    pub(crate) fn again(&mut self) {
-        self.operation += 1;
     }
 
     /// A collective of `bytes` bytes begins.
     pub(crate) fn collective(&mut self, fingerprint: Fingerprint, bytes: usize) {
-        let next = self.entry.sequence() + (self.operation + 1).wrapping_sub(self.entry.first);
-        if self.open
+        let Some(page) = &self.page else { return };
+        let next = self.entry.sequence() + page.under_way().wrapping_sub(self.entry.first);
+        let repeats = self.open
             && bytes < LARGE_BYTES
             && self.entry.call == fingerprint.call
-            && (Fingerprint { order: self.entry.order, ..fingerprint }).at(next) == fingerprint
-        {
-            return self.again();
+            && (Fingerprint { order: self.entry.order, ..fingerprint }).at(next) == fingerprint;
+        if !repeats {
+            self.begin(fingerprint, 0, fingerprint.order >> 32, bytes < LARGE_BYTES);
         }
-        self.begin(fingerprint, 0, fingerprint.order >> 32, bytes < LARGE_BYTES);
     }
 
     /// A group of `messages` sends and receives begins, of which `fingerprint` is one, with `peer`. `collectives`: begun so far.
@@ -78,14 +76,14 @@ impl Recorder {
 
     fn begin(&mut self, fingerprint: Fingerprint, detail: u64, collectives: u64, open: bool) {
         let Some(page) = &self.page else { return };
-        if self.open && self.entry.first <= self.operation {
+        let operation = page.under_way();
+        if self.open && self.entry.first < operation {
             let ended = stamp_since(page, self.entry.first);
-            page.write(self.number, &Entry { last: self.operation, ended, ..self.entry });
+            page.write(self.number, &Entry { last: operation - 1, ended, ..self.entry });
             self.number += 1;
         }
-        self.operation += 1;
         self.entry = Entry {
-            first: self.operation,
+            first: operation,
             call: fingerprint.call,
             order: fingerprint.order,
             detail,
@@ -96,28 +94,27 @@ impl Recorder {
         page.write(self.number, &self.entry);
         page.set(word::RECORDS, self.number + 1);
         page.set(word::COLLECTIVES, collectives);
-        page.set(word::ATTENTION, if open { self.operation + self.stride } else { 0 });
-        page.start(self.operation);
+        page.set(word::ATTENTION, if open { operation + self.stride } else { 0 });
+        page.start(operation);
     }
 
     /// The operation under way has ended.
     #[inline]
     pub(crate) fn end(&mut self) {
         if let Some(page) = &self.page {
-            // Both before the store: what it may change is not loaded again.
-            let (completed, attention) = (page.word(word::COMPLETED), page.word(word::ATTENTION));
-            completed.store(self.operation, Ordering::Relaxed);
-            if self.operation >= attention.load(Ordering::Relaxed) {
-                self.look();
+            let operation = page.under_way();
+            page.set(word::COMPLETED, operation);
+            if operation >= page.get(word::ATTENTION) {
+                self.look(operation);
             }
         }
     }
 
-    /// It was a look's turn, or the operation has a record of its own, or has waited.
+    /// It was a look's turn, or the operation, which has ended, has a record of its own, or has waited.
     #[cold]
-    fn look(&mut self) {
+    fn look(&mut self, operation: u64) {
         let Some(page) = &self.page else { return };
-        let (operation, now) = (self.operation, ticks());
+        let now = ticks();
         if page.get(word::ATTENTION) != 0 {
             let since = now.saturating_sub(page.get(word::STAMP));
             if since < TICKS_PER_LOOK {
@@ -164,12 +161,10 @@ impl Recorder {
     #[cold]
     pub(crate) fn fail(&mut self) {
         let Some(page) = &self.page else { return };
-        if self.entry.first > self.operation {
-            return;
-        }
-        page.start(self.operation);
+        let operation = page.under_way();
+        page.start(operation);
         page.set(word::COLLECTIVES, page.collectives());
-        let entry = Entry { last: self.operation, ended: ticks(), outcome: 2, ..self.entry };
+        let entry = Entry { last: operation, ended: ticks(), outcome: 2, ..self.entry };
         page.write(self.number, &entry);
         self.open = false;
     }
@@ -211,7 +206,6 @@ mod tests {
         assert!(Page::new(0, 1, TAG).is_none());
         let mut alone = Recorder::new(None);
         alone.collective(all_reduce(1, 1), 4);
-        alone.again();
         alone.end();
         alone.fail();
     }
@@ -222,7 +216,6 @@ mod tests {
         recorder.collective(all_reduce(2, 1), 8);
         recorder.end();
         for _ in 2..=300 {
-            recorder.again();
             recorder.end();
         }
         recorder.collective(all_reduce(2, 301), 8);
@@ -253,9 +246,8 @@ mod tests {
         recorder.collective(all_reduce(2, 1), 8);
         recorder.end();
         let repeat = |recorder: &mut Recorder| {
-            recorder.again();
             recorder.end();
-            recorder.operation
+            page.under_way() - 1
         };
         while recorder.stride < MAX_STRIDE {
             // However fast this machine is, no time has passed.
@@ -283,7 +275,6 @@ mod tests {
         recorder.collective(all_reduce(2, 3), 8);
         recorder.end();
         for repetition in 4..=9 {
-            recorder.again();
             if repetition == 6 {
                 recorder.page().expect("two ranks").waits();
             }
@@ -310,7 +301,6 @@ mod tests {
             let page = recorder.page().expect("two ranks").clone();
             recorder.collective(all_reduce(2, 1), 8);
             recorder.end();
-            recorder.again();
             assert_eq!((page.started(), page.collectives(), page.collective(2)), (1, 1, None));
             if fails {
                 recorder.fail();
