@@ -1,9 +1,11 @@
 //! Ranks that run out of input at different times.
 
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use annulus::{Communicator, Config, Error, Joined, ReduceOp, Transport};
+use annulus_plan::tuner::Overrides;
 
 const TRANSPORTS: [Transport; 3] = [Transport::Proc, Transport::Shm, Transport::Tcp];
 
@@ -179,6 +181,46 @@ fn a_rank_that_is_ahead_tells_of_the_calls_that_it_has_made() {
             joined
         });
         assert_eq!((joined[0].answered, joined[1].answered), (0, 80));
+    }
+}
+
+/// A broadcast along a ring passes the rank that joins, while its root has returned from it and makes no other call.
+#[test]
+fn a_rank_that_is_in_no_call_tells_of_those_that_it_has_made() {
+    for transport in TRANSPORTS {
+        let mut config = Config::default();
+        config.transport = transport;
+        config.timeout = Duration::from_secs(60);
+        let ring = |name: &str| (name == "ANNULUS_ALGO").then(|| "ring".to_owned());
+        config.tuning = Overrides::from_vars(ring).expect("valid");
+        let ranks = Communicator::local_with(3, &config).expect("ranks meet");
+        let [first, second, third] = &ranks[..] else { panic!("three ranks") };
+        let ((sent, is_sent), (received, is_received)) = (channel(), channel());
+        let broadcast = |comm: &Communicator, mut value: [i32; 1]| {
+            comm.broadcast(&mut value, 0).expect("answered");
+            assert_eq!(value, [7]);
+        };
+        let end = |comm: &Communicator| {
+            comm.join().expect("all join");
+            whole(comm);
+        };
+        thread::scope(|threads| {
+            threads.spawn(move || {
+                broadcast(first, [7]);
+                sent.send(()).expect("the second waits");
+                is_received.recv().expect("the third has it");
+                end(first);
+            });
+            threads.spawn(move || {
+                is_sent.recv().expect("the first has sent it");
+                end(second);
+            });
+            threads.spawn(move || {
+                broadcast(third, [0]);
+                received.send(()).expect("the first waits");
+                end(third);
+            });
+        });
     }
 }
 

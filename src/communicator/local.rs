@@ -269,6 +269,13 @@ impl Peers for LocalPeers {
             board.arrive(rank, Arrival { epoch, sequence, order: *joins });
         }
         *joins += 1;
+        drop(joins);
+        // There is no other thread that brings the news: the others may be in no call now.
+        for (rank, board) in self.world.boards.iter().enumerate() {
+            let peers = Arc::new(Self { world: self.world.clone() });
+            let health = self.world.health.clone();
+            let _ = Joining { rank, board: board.clone(), peers, health }.look();
+        }
     }
 
     fn announce(&self, call: Numbered) {

@@ -143,9 +143,11 @@ impl Joining {
         self.tell(news)
     }
 
-    /// This rank has made `call`, which does not wait for everybody.
+    /// This rank has made `call`, which does not wait for everybody. An error is in the communicator's health.
     pub(in super::super) fn remember(&self, call: Numbered) {
         self.board.lock().ledger.remember(call);
+        // Who has joined since the call began is to hear of it now: whoever brought that news knew nothing of the call.
+        let _ = self.look();
     }
 
     /// This rank has made a call that waits for everybody.
