@@ -284,7 +284,10 @@ fn survey(ranks: &[RankStatus]) -> String {
             [one] => format!("rank {} (pid {} on {})", one.rank, one.pid, one.host),
             _ => format!("ranks {}", ranges(&numbers)),
         };
-        let time = longest.map_or_else(String::new, |time| format!(", for {}", short(time)));
+        let is_idle =
+            |rank: &&RankStatus| rank.status.as_ref().is_some_and(|s| s.current.is_none());
+        let limit = if members.iter().all(is_idle) { "at most " } else { "" };
+        let time = longest.map_or_else(String::new, |time| format!(", for {limit}{}", short(time)));
         lines += &format!("\n  {who}: {what}{time}");
     }
     if groups.len() > MAX_GROUPS {
@@ -294,7 +297,7 @@ fn survey(ranks: &[RankStatus]) -> String {
     lines
 }
 
-/// What a rank does, and for how long.
+/// What a rank does, and for how long; if it is in no call, at most.
 fn describe(rank: &RankStatus) -> (String, Option<Duration>) {
     let Some(status) = &rank.status else { return ("no answer".to_owned(), None) };
     let arrived = match rank.arrived {

@@ -256,9 +256,10 @@ fn misuse(
         if comm.rank() != 0 {
             // Answered, so that everybody knows by now.
             comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum).expect("answered");
-            comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum).expect("answered");
-            let outcome = call(comm);
-            return outcome.and_then(|()| comm.barrier()).expect_err("rank 0 has joined");
+            // The other rank may be through, and misuse the communicator before this one has looked.
+            let outcome = comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum);
+            let outcome = outcome.and_then(|()| call(comm)).and_then(|()| comm.barrier());
+            return outcome.expect_err("rank 0 has joined");
         }
         comm.join().expect_err("misused")
     });

@@ -16,13 +16,13 @@ const UNKNOWN: u64 = u64::MAX;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Collectives started.
+    /// Collectives started. One that repeats the last counts once it waits for some microseconds, or has ended.
     pub collectives: u64,
     /// Operations ended: collectives, and groups of sends and receives.
     pub completed: u64,
     /// The call that it is in, and for how long, if that is known. A call is looked at once it waits.
     pub current: Option<(Description, Option<Duration>)>,
-    /// The last call that has ended, and how long ago, if that is known.
+    /// The last call that has ended, and how long ago at most, if that is known.
     pub last_completed: Option<(Description, Option<Duration>)>,
     /// Why its last call was refused, if it made no other since.
     pub refused: Option<String>,

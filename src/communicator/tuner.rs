@@ -3,6 +3,7 @@
 //! What a tuner picks follows from the topology and the overrides alone. Ranks that are threads of one process, splits with the
 //! same members, and jobs that form again therefore share what the first of them has found out by simulation.
 
+use std::process;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use annulus_plan::topology::Topology;
@@ -10,16 +11,18 @@ use annulus_plan::tuner::{Overrides, Tuner};
 
 /// A tuner for `topology` and `overrides`: the one that others of this process use now, if they are equal.
 pub(super) fn tuner(topology: Topology, overrides: &Overrides) -> Arc<Tuner> {
-    static IN_USE: Mutex<Vec<Weak<Tuner>>> = Mutex::new(Vec::new());
+    /// With its process: a forked child's may be in the midst of a simulation that nobody goes on with there.
+    static IN_USE: Mutex<Vec<(u32, Weak<Tuner>)>> = Mutex::new(Vec::new());
+    let process = process::id();
     let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-    in_use.retain(|tuner| tuner.strong_count() > 0);
+    in_use.retain(|(whose, tuner)| *whose == process && tuner.strong_count() > 0);
     let equal =
         |tuner: &Arc<Tuner>| *tuner.topology() == topology && tuner.overrides() == overrides;
-    if let Some(tuner) = in_use.iter().filter_map(Weak::upgrade).find(equal) {
+    if let Some(tuner) = in_use.iter().filter_map(|(_, tuner)| tuner.upgrade()).find(equal) {
         return tuner;
     }
     let tuner = Arc::new(Tuner::new(topology, overrides.clone()));
-    in_use.push(Arc::downgrade(&tuner));
+    in_use.push((process, Arc::downgrade(&tuner)));
     tuner
 }
 

@@ -59,7 +59,7 @@ pub(super) mod word {
     /// Collectives begun when the latest record was begun.
     pub(in super::super) const COLLECTIVES: usize = 5;
 
-    /// Operations started, except that a repetition is noted only when it waits.
+    /// Operations started, except that a repetition may be noted only when it waits or fails.
     pub(in super::super) const STARTED: usize = 16;
     pub(in super::super) const COMPLETED: usize = 17;
     /// The operation at whose end there is more to do than counting.

@@ -3,7 +3,8 @@
 //! Each rank of each communicator has a page of memory (see `format.rs`), to which it writes as it goes:
 //!
 //! * **Every operation** is counted when it has ended: one store. That is all for a call that repeats the last one, is
-//!   small, and does not wait long. Its start is noted once it is seen to wait; that of other calls at once.
+//!   small, and does not wait long. Its start is noted once it is seen to wait, and that of other calls at once: until then the rank
+//!   seems to be in none.
 //! * **A record** says which call it was, from which operation to which it was repeated, when the first started, and when the
 //!   clock was last looked at. The last [`MAX_RECORDS`] records are kept, so that at least as many operations are
 //!   known.
@@ -11,8 +12,8 @@
 //!   with their own start and end. The start of a call that waits, if it repeats the last one, is when it was first seen to wait: some
 //!   microseconds late.
 //! * **The clock** is looked at for each new record, at the end of a call that has a record of its own, and after
-//!   up to 256 repetitions: each time while they come late, more rarely the faster they follow each other. Times of small
-//!   calls that come quickly are therefore not known one by one.
+//!   up to 256 repetitions: the faster they follow each other, the more rarely. Of the last of many small calls is known only that it
+//!   ended after the last look.
 //! * A rank that waits for longer than 20 ms, more in large worlds, also notes for whom.
 //!
 //! The pages lie in one anonymous file of the process, named `annulus-flight`, so that `annulus status` can read them through

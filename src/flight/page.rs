@@ -118,6 +118,12 @@ impl Page {
         self.word(word::STARTED).store(number, Ordering::Release);
     }
 
+    /// Notes that operation `number` has ended, after all that was written before.
+    #[inline]
+    pub(super) fn end(&self, number: u64) {
+        self.word(word::COMPLETED).store(number, Ordering::Release);
+    }
+
     /// The number of the operation under way; if there is none, of the next.
     pub(super) fn under_way(&self) -> u64 {
         self.get(word::COMPLETED) + 1
@@ -126,7 +132,7 @@ impl Page {
     /// How many operations have been started, but for a repetition that has not waited yet. Records that are read after this are at least as new.
     pub(crate) fn started(&self) -> u64 {
         let started = self.word(word::STARTED).load(Ordering::Acquire);
-        started.max(self.get(word::COMPLETED))
+        started.max(self.word(word::COMPLETED).load(Ordering::Acquire))
     }
 
     /// How many collectives have been started.

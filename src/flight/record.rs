@@ -21,11 +21,12 @@ pub struct FlightRecord {
     pub communicator: u32,
     /// What broke the communicator on this rank.
     pub error: Option<String>,
-    /// Operations started: collectives, and groups of sends and receives.
+    /// Operations started: collectives, and groups of sends and receives. One that repeats the last counts once it waits for some
+    /// microseconds, or has ended.
     pub started: u64,
     /// Operations ended.
     pub completed: u64,
-    /// Collectives started: the sequence number of the latest.
+    /// Collectives started, as above: the sequence number of the latest.
     pub collectives: u64,
     /// The ranks that the operation under way waits for, once it has waited for 20 ms, more in large worlds.
     pub waiting_for: Vec<Rank>,
@@ -83,7 +84,7 @@ impl FlightRecord {
         self.current().map(Operation::last_call)
     }
 
-    /// The last call that has ended, and how long ago, if that was looked at.
+    /// The last call that has ended, and how long ago at most, if the clock was looked at since it was first made.
     pub fn last_completed(&self) -> Option<(Description, Option<Duration>)> {
         self.operations.iter().rev().find_map(|operation| match operation.outcome {
             Outcome::Completed => Some((operation.last_call(), operation.seen_ago)),
@@ -217,7 +218,7 @@ impl FlightRecord {
         };
         match self.last_completed() {
             Some((call, Some(ago))) => {
-                text += &format!("; last completed {call}, {} ago", short(ago))
+                text += &format!("; last completed {call}, at most {} ago", short(ago))
             }
             Some((call, None)) => text += &format!("; last completed {call}"),
             None => text += "; none completed",

@@ -17,8 +17,8 @@ const TICKS_PER_LOOK: u64 = 1 << 18;
 
 /// One rank's operations of one communicator. One thread at a time has it.
 ///
-/// Each operation is announced and ended, but for the repetition of a collective smaller than [`LARGE_BYTES`] without another call in
-/// between: that is only ended, or fails. So it costs one store, and others are told of it when it waits, or at its end.
+/// Each operation is announced and ended, but the repetition of a collective smaller than [`LARGE_BYTES`], without another call in
+/// between, need not be announced. Then it costs one store, and others are told of it when it waits, at its end, or when it fails.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     page: Option<Page>,
@@ -57,7 +57,10 @@ impl Recorder {
             && bytes < LARGE_BYTES
             && self.entry.call == fingerprint.call
             && (Fingerprint { order: self.entry.order, ..fingerprint }).at(next) == fingerprint;
-        if !repeats {
+        if repeats {
+            // It may be about to open links, and wait for that, where nobody sees it wait.
+            page.start(page.under_way());
+        } else {
             self.begin(fingerprint, 0, fingerprint.order >> 32, bytes < LARGE_BYTES);
         }
     }
@@ -91,6 +94,7 @@ impl Recorder {
             ..Entry::default()
         };
         self.open = open;
+        self.stride = 1;
         page.write(self.number, &self.entry);
         page.set(word::RECORDS, self.number + 1);
         page.set(word::COLLECTIVES, collectives);
@@ -103,7 +107,7 @@ impl Recorder {
     pub(crate) fn end(&mut self) {
         if let Some(page) = &self.page {
             let operation = page.under_way();
-            page.set(word::COMPLETED, operation);
+            page.end(operation);
             if operation >= page.get(word::ATTENTION) {
                 self.look(operation);
             }

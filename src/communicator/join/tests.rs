@@ -278,6 +278,7 @@ fn what_makes_no_sense_is_ignored() {
 #[derive(Default)]
 struct Mute {
     errors: Mutex<Vec<String>>,
+    announced: Mutex<Vec<u64>>,
 }
 
 impl Peers for Mute {
@@ -293,7 +294,9 @@ impl Peers for Mute {
     }
     fn stalled(&self, _: Rank, _: Vec<Hop>) {}
     fn join(&self, _: Rank, _: u64, _: u64) {}
-    fn announce(&self, _: Numbered) {}
+    fn announce(&self, call: Numbered) {
+        self.announced.lock().expect("no panic").push(call.sequence);
+    }
     fn survey(&self) -> Vec<(Rank, Status)> {
         Vec::new()
     }
@@ -307,6 +310,20 @@ impl Peers for Mute {
     fn shrink(&self, _: Rank, _: &[Rank], _: &[Rank]) -> Result<Survivor, Error> {
         Err(Error::Aborted { rank: 0 })
     }
+}
+
+/// Who brings the news looks when they come, and finds nothing of a call that is still under way.
+#[test]
+fn a_call_that_began_before_a_join_is_told_of_at_its_end() {
+    let (peers, health) = (Arc::new(Mute::default()), Arc::new(Health::new(2)));
+    let board = Arc::new(Board::new(0, 2));
+    let joining = Joining { rank: 0, board: board.clone(), peers: peers.clone(), health };
+    joining.remember(numbered(1));
+    board.arrive(1, Arrival { epoch: 0, sequence: 1, order: 0 });
+    joining.look().expect("it is sound");
+    assert!(peers.announced.lock().expect("no panic").is_empty());
+    joining.remember(numbered(2));
+    assert_eq!(*peers.announced.lock().expect("no panic"), [2]);
 }
 
 /// Two roots number joins, each from 0: of no epoch does a rank hear from both.
