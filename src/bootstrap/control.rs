@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use annulus_plan::{Fingerprint, Rank};
@@ -11,6 +10,7 @@ use annulus_plan::{Fingerprint, Rank};
 use super::agreement::{Outcome, RankSet};
 use super::desk::{Desk, Unanswered};
 use super::notice::{Dispatch, Event, Loss, Notice, Report};
+use super::reactor::lock;
 use super::stall::Hop;
 use super::survey::Status;
 
@@ -27,8 +27,8 @@ pub struct Control {
     desk: Option<Arc<Desk>>,
     tag: u64,
     /// How many agreements of the communicator have let this rank go on. Whatever else it agrees on meanwhile, it must not ask for
-    /// one of them again.
-    round: Arc<AtomicU32>,
+    /// one of them again; so of two threads that ask, one waits for the other.
+    round: Arc<Mutex<u32>>,
 }
 
 impl Control {
@@ -103,11 +103,11 @@ impl Control {
         patience: Duration,
     ) -> Option<Result<Outcome, Unanswered>> {
         let desk = self.desk.as_ref()?;
-        let round = self.round.load(Ordering::Relaxed);
-        let outcome = desk.agree(self.tag, round, members, exclude, Instant::now() + patience);
+        let deadline = Instant::now() + patience;
+        let mut round = lock(&self.round);
+        let outcome = desk.agree(self.tag, *round, members, exclude, deadline);
         if matches!(outcome, Ok(Outcome::Agreed { .. })) {
-            // Two threads may have asked for the same.
-            self.round.fetch_max(round.saturating_add(1), Ordering::Relaxed);
+            *round = round.saturating_add(1);
         }
         Some(outcome)
     }
