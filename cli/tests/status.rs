@@ -85,6 +85,15 @@ fn eventually(targets: &[&str], words: &str) -> String {
     }
 }
 
+/// The numbers of the operations in `text`. Those that had to wait are listed by themselves.
+fn listed(text: &str) -> Vec<u64> {
+    let numbers =
+        text.lines().filter_map(|line| line.trim_start().strip_prefix('#')?.split_once(' '));
+    let number = |text: &str| text.parse::<u64>().expect("a number");
+    let ranges = numbers.map(|(numbers, _)| numbers.split_once("..").unwrap_or((numbers, numbers)));
+    ranges.flat_map(|(first, last)| number(first)..=number(last)).collect()
+}
+
 #[test]
 fn hung_and_stopped_ranks_are_shown() {
     let job = Job::start(&[]);
@@ -97,7 +106,9 @@ fn hung_and_stopped_ranks_are_shown() {
     job.signal(Signal::STOP);
     let stopped = status(&["--operations", &launcher]);
     assert!(stopped.contains(waiting), "{stopped}");
-    assert!(stopped.contains("#1..3 all_reduce(count 2, f32, sum) as operation 1"), "{stopped}");
+    assert!(stopped.contains(" all_reduce(count 2, f32, sum) as operation 1"), "{stopped}");
+    let of_rank_1 = stopped.split("\nrank 1 of 2 ").nth(1).expect("its operations");
+    assert_eq!(listed(of_rank_1), [1, 2, 3], "{stopped}");
     let named = format!("TEST_JOB={}", std::process::id());
     let other = Job::start(&[("TEST_JOB", &named[9..])]);
     let text = eventually(&[&named], ", waiting for rank 1;");
