@@ -326,7 +326,15 @@ impl Root {
             records: state.gather.records().cloned().collect(),
         };
         let frame: Arc<[u8]> = frame(FrameKind::Table, &table.encode()).into();
-        for seat in state.seats.values().filter(|seat| seat.rank.is_some()) {
+        let lives_here = |rank: u32| {
+            let record = table.records.get(rank as usize);
+            record.is_some_and(|r| (r.host_id, r.pid) == (self.host_id, table.root_pid))
+        };
+        // This process's ranks come last: one that goes on at once, and is stopped, stops this thread too.
+        let seated = state.seats.values().filter_map(|seat| Some((lives_here(seat.rank?), seat)));
+        let mut seated: Vec<_> = seated.collect();
+        seated.sort_by_key(|(lives_here, _)| *lives_here);
+        for (_, seat) in seated {
             seat.connection.send(frame.clone());
             if let Some(patience) = seat.heartbeat {
                 seat.connection.beat(&self.reactor, patience);
