@@ -326,15 +326,8 @@ impl Root {
             records: state.gather.records().cloned().collect(),
         };
         let frame: Arc<[u8]> = frame(FrameKind::Table, &table.encode()).into();
-        let lives_here = |rank: u32| {
-            let record = table.records.get(rank as usize);
-            record.is_some_and(|r| (r.host_id, r.pid) == (self.host_id, table.root_pid))
-        };
-        // This process's ranks come last: one that goes on at once, and is stopped, stops this thread too.
-        let seated = state.seats.values().filter_map(|seat| Some((lives_here(seat.rank?), seat)));
-        let mut seated: Vec<_> = seated.collect();
-        seated.sort_by_key(|(lives_here, _)| *lives_here);
-        for (_, seat) in seated {
+        let seated = state.seats.values().filter_map(|seat| Some((seat.rank?, seat)));
+        for seat in own_last(seated, &table) {
             seat.connection.send(frame.clone());
             if let Some(patience) = seat.heartbeat {
                 seat.connection.beat(&self.reactor, patience);
@@ -423,6 +416,16 @@ impl Timer for Root {
             (Phase::Running | Phase::Over, _) => {}
         }
     }
+}
+
+/// `seats` of these ranks, those of the root's process last: one that goes on at once, and is stopped, stops the root with it.
+fn own_last<T>(seats: impl Iterator<Item = (u32, T)>, table: &Table) -> Vec<T> {
+    let is_own = |rank: u32| {
+        let record = table.records.get(rank as usize);
+        record.is_some_and(|r| (r.host_id, r.pid) == (table.root_host_id, table.root_pid))
+    };
+    let (own, others): (Vec<_>, Vec<_>) = seats.partition(|(rank, _)| is_own(*rank));
+    others.into_iter().chain(own).map(|(_, seat)| seat).collect()
 }
 
 fn stream_of(stream: Stream) -> OwnedFd {

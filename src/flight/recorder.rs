@@ -320,6 +320,20 @@ mod tests {
         }
     }
 
+    /// It may be about to open links.
+    #[test]
+    fn a_repetition_can_be_announced() {
+        let mut recorder = recorder();
+        let page = recorder.page().expect("two ranks").clone();
+        for sequence in 1..=2 {
+            recorder.collective(all_reduce(2, sequence), 8);
+            assert_eq!(page.started(), sequence);
+            assert_eq!(page.collective(sequence), Some(all_reduce(2, sequence)));
+            recorder.end();
+        }
+        assert_eq!(lines(&record(&recorder)), [(1, 2, Outcome::Completed)]);
+    }
+
     #[test]
     fn a_record_that_waits_for_repetitions_is_none() {
         let mut recorder = recorder();

@@ -50,6 +50,29 @@ fn lost(rank: u32) -> Dispatch {
     Dispatch { rank, event: Event::Lost(loss) }
 }
 
+#[test]
+fn the_ranks_of_the_roots_process_are_told_last() {
+    let record = |rank: u32, host: u8, pid: u32| Record {
+        rank,
+        world: 4,
+        settings: 0,
+        patience: Duration::from_secs(1),
+        heartbeat: None,
+        version: VERSION.into(),
+        pid,
+        host_name: "here".into(),
+        host_id: [host; 16],
+        cores: 1,
+        addresses: Vec::new(),
+        port: 1,
+        unix_name: Vec::new(),
+    };
+    let records = vec![record(0, 1, 7), record(1, 2, 7), record(2, 1, 7), record(3, 1, 8)];
+    let table = Table { root_host_id: [1; 16], root_pid: 7, records };
+    let in_order_of_coming = [2, 0, 3, 1].map(|rank| (rank, rank));
+    assert_eq!(own_last(in_order_of_coming.into_iter(), &table), [3, 1, 2, 0]);
+}
+
 impl Player {
     fn sits(root: &Arc<Root>, rank: u32) -> Self {
         let (stream, far) = UnixStream::pair().expect("two sockets");
