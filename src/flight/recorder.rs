@@ -320,6 +320,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_new_call_is_looked_at_as_often_as_the_first() {
+        let mut recorder = recorder();
+        recorder.collective(all_reduce(2, 1), 8);
+        recorder.end();
+        recorder.stride = MAX_STRIDE;
+        recorder.collective(all_reduce(3, 2), 12);
+        recorder.end();
+        recorder.end();
+        let page = recorder.page().expect("two ranks");
+        assert_eq!(page.get(word::STAMP_OPERATION), 3);
+    }
+
     /// It may be about to open links.
     #[test]
     fn a_repetition_can_be_announced() {
